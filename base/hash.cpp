@@ -1,0 +1,78 @@
+#include "base/hash.h"
+
+#include <openssl/evp.h>
+#include <xxhash.h>
+
+#include <array>
+
+namespace weft {
+
+struct Sha256::Impl {
+  EVP_MD_CTX* context = EVP_MD_CTX_new();
+  ~Impl() { EVP_MD_CTX_free(context); }
+};
+
+Sha256::Sha256() : impl_(std::make_unique<Impl>()) {
+  WEFT_CHECK(EVP_DigestInit_ex(impl_->context, EVP_sha256(), nullptr) == 1);
+}
+Sha256::~Sha256() = default;
+Sha256::Sha256(Sha256&&) noexcept = default;
+Sha256& Sha256::operator=(Sha256&&) noexcept = default;
+
+void Sha256::update(std::span<const std::byte> data) {
+  WEFT_CHECK(EVP_DigestUpdate(impl_->context, data.data(), data.size()) == 1);
+}
+
+std::string Sha256::finish_hex() {
+  std::array<std::byte, 32> digest{};
+  unsigned size = 0;
+  WEFT_CHECK(EVP_DigestFinal_ex(impl_->context, reinterpret_cast<unsigned char*>(digest.data()),
+                                &size) == 1);
+  return to_hex(digest);
+}
+
+std::string sha256_hex(std::span<const std::byte> data) {
+  Sha256 hash;
+  hash.update(data);
+  return hash.finish_hex();
+}
+
+std::string sha256_hex(std::string_view data) {
+  return sha256_hex(std::as_bytes(std::span(data.data(), data.size())));
+}
+
+uint64_t xxh3(std::span<const std::byte> data) { return XXH3_64bits(data.data(), data.size()); }
+
+std::string to_hex(std::span<const std::byte> data) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  text.reserve(data.size() * 2);
+  for (std::byte b : data) {
+    text += kDigits[std::to_integer<unsigned>(b) >> 4];
+    text += kDigits[std::to_integer<unsigned>(b) & 15];
+  }
+  return text;
+}
+
+Result<std::string> from_hex(std::string_view hex) {
+  const auto digit = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return -1;
+  };
+  if (hex.size() % 2 != 0) return make_error(Code::kInvalid, "odd number of hexadecimal digits");
+  std::string bytes;
+  for (size_t i = 0; i < hex.size(); i += 2) {
+    const int high = digit(hex[i]);
+    const int low = digit(hex[i + 1]);
+    if (high < 0 || low < 0) return make_error(Code::kInvalid, "not a hexadecimal digit");
+    bytes += static_cast<char>(high * 16 + low);
+  }
+  return bytes;
+}
+
+bool is_sha256_hex(std::string_view text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+}  // namespace weft

@@ -1,0 +1,148 @@
+#include "base/os/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+namespace weft::os {
+namespace {
+
+Error io_error(const char* what, const Path& path) {
+  const int code = errno;
+  return make_error(code == ENOENT ? Code::kNotFound : Code::kIo,
+                    fmt::format("cannot {} {}: {}", what, path.string(), std::strerror(code)));
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+Status write_all(int fd, std::span<const std::byte> data, const Path& path) {
+  while (!data.empty()) {
+    const ssize_t written = ::write(fd, data.data(), data.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return io_error("write", path);
+    }
+    data = data.subspan(static_cast<size_t>(written));
+  }
+  return {};
+}
+
+Path environment_dir(const char* variable, const char* fallback) {
+  if (const char* value = std::getenv(variable); value != nullptr && *value != '\0') {
+    return Path(value) / "weft";
+  }
+  const char* home = std::getenv("HOME");
+  return Path(home != nullptr ? home : "/tmp") / fallback / "weft";
+}
+
+}  // namespace
+
+Result<std::string> read_file(const Path& path, uint64_t max_bytes) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return io_error("open", path);
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) return io_error("read", path);
+  if (S_ISDIR(info.st_mode)) {
+    return make_error(Code::kInvalid, fmt::format("cannot read {}: it is a folder", path.string()));
+  }
+  std::string text;
+  text.reserve(static_cast<size_t>(info.st_size));
+  char block[65536];
+  for (;;) {
+    const ssize_t got = ::read(file.get(), block, sizeof block);
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      return io_error("read", path);
+    }
+    if (got == 0) return text;
+    if (text.size() + static_cast<size_t>(got) > max_bytes) {
+      return make_error(Code::kTooLarge,
+                        fmt::format("{} is larger than {} bytes", path.string(), max_bytes));
+    }
+    text.append(block, static_cast<size_t>(got));
+  }
+}
+
+Status write_file_atomic(const Path& path, std::span<const std::byte> data, unsigned mode) {
+  std::string temporary = path.string() + ".XXXXXX";
+  {
+    Descriptor file(::mkostemp(temporary.data(), O_CLOEXEC));
+    if (file.get() < 0) return io_error("create a file beside", path);
+    Status status = write_all(file.get(), data, path);
+    if (status.ok() && ::fchmod(file.get(), mode) != 0) status = io_error("set the mode of", path);
+    if (status.ok() && ::fsync(file.get()) != 0) status = io_error("sync", path);
+    if (!status.ok()) {
+      ::unlink(temporary.c_str());
+      return status;
+    }
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    Error error = io_error("rename to", path);
+    ::unlink(temporary.c_str());
+    return error;
+  }
+  return {};
+}
+
+Status write_file_atomic(const Path& path, std::string_view data, unsigned mode) {
+  return write_file_atomic(path, std::as_bytes(std::span(data.data(), data.size())), mode);
+}
+
+Result<Buffer> map_file(const Path& path) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return io_error("open", path);
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) return io_error("read", path);
+  const size_t size = static_cast<size_t>(info.st_size);
+  if (size == 0) return Buffer();
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (data == MAP_FAILED) return io_error("map", path);
+  std::shared_ptr<const void> owner(data, [size](const void* p) {
+    ::munmap(const_cast<void*>(p), size);
+  });
+  return Buffer(std::move(owner), data, size);
+}
+
+Status make_directories(const Path& path, unsigned mode) {
+  std::error_code code;
+  std::filesystem::create_directories(path, code);
+  if (code) {
+    return make_error(Code::kIo,
+                      fmt::format("cannot create folder {}: {}", path.string(), code.message()));
+  }
+  if (mode != 0755 && ::chmod(path.c_str(), mode) != 0) return io_error("set the mode of", path);
+  return {};
+}
+
+Status remove_all(const Path& path) {
+  std::error_code code;
+  std::filesystem::remove_all(path, code);
+  if (code) {
+    return make_error(Code::kIo,
+                      fmt::format("cannot remove {}: {}", path.string(), code.message()));
+  }
+  return {};
+}
+
+Path user_config_dir() { return environment_dir("XDG_CONFIG_HOME", ".config"); }
+Path user_state_dir() { return environment_dir("XDG_STATE_HOME", ".local/state"); }
+
+}  // namespace weft::os

@@ -1,0 +1,52 @@
+// Child processes. A child gets a pipe on standard input and output, dies with its parent
+// (PR_SET_PDEATHSIG on Linux) and inherits no other descriptor. Not thread-safe; the owner of a
+// Child calls it from one thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/os/file.h"
+
+namespace weft::os {
+
+struct SpawnOptions {
+  std::vector<std::string> argv;         // argv[0] is the program's path
+  std::vector<std::string> environment;  // "NAME=value", added to the parent's
+  Path stderr_file;                      // appended to; empty: the parent's
+  bool pipe_stdio = false;               // give the child pipes on 0 and 1
+  bool die_with_parent = true;
+  bool new_session = false;              // detached background program (weft up)
+};
+
+struct ExitStatus {
+  bool signalled = false;
+  int code = 0;  // exit code or signal number
+  std::string text() const;  // "exited with 3", "killed by signal 9"
+};
+
+struct Child {
+  pid_t pid = -1;
+  int stdin_fd = -1;   // write here; close-on-exec, blocking; owned by the caller
+  int stdout_fd = -1;  // read here
+};
+
+Result<Child> spawn(const SpawnOptions& options);
+// Reaps without blocking; nullopt while it runs.
+std::optional<ExitStatus> try_wait(pid_t pid);
+// Blocks until the child has ended.
+ExitStatus wait(pid_t pid);
+void send_signal(pid_t pid, int signal);  // a pid already gone is fine
+bool process_alive(pid_t pid);            // any process, not only children
+
+// The folder of the running program, where its sister programs stand.
+Path program_dir();
+int hardware_cores();                 // CPUs this process may run on
+uint64_t resident_bytes();            // of this process
+uint64_t total_memory_bytes();
+std::string host_name();
+
+}  // namespace weft::os

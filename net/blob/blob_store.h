@@ -1,0 +1,58 @@
+// Content-addressed files: a blob's name is the SHA-256 of its bytes. A store is a folder
+// (<dir>/ab/abcd...); partial uploads and downloads live beside it until they verify.
+// Thread-safe across processes by atomic rename.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/os/file.h"
+#include "net/http/http.h"
+
+namespace weft::net {
+
+inline constexpr uint64_t kBlobChunkBytes = uint64_t{4} << 20;
+
+class BlobStore {
+ public:
+  static Result<BlobStore> open(const os::Path& dir);
+
+  bool has(const std::string& sha256) const;
+  os::Path path_of(const std::string& sha256) const;
+  Result<uint64_t> size_of(const std::string& sha256) const;
+  std::vector<std::string> list() const;
+  Status remove(const std::string& sha256);
+
+  // Stores bytes or a file (hashed while copying); returns the name.
+  Result<std::string> put(std::span<const std::byte> data);
+  Result<std::string> put_file(const os::Path& path);
+
+  // Resumable writing by name: bytes received so far; append at exactly that offset; finish
+  // verifies the hash (kCorrupt: the partial file is discarded) and publishes.
+  uint64_t partial_size(const std::string& sha256) const;
+  Status append(const std::string& sha256, uint64_t offset, std::span<const std::byte> data);
+  Status finish(const std::string& sha256);
+
+ private:
+  explicit BlobStore(os::Path dir) : dir_(std::move(dir)) {}
+  os::Path dir_;
+};
+
+// Serves and takes blobs over HTTP; returns false if the path is not a blob path.
+//   GET  /api/v1/blobs/<sha256>            (Range honoured)
+//   HEAD /api/v1/blobs/<sha256>            200 with content-length, or 404 with weft-received: N
+//   PUT  /api/v1/blobs/<sha256>?offset=N&total=M   a chunk; 200 {"received":N}, done when N == M
+// allow_put: whether uploads are accepted. Authorisation is the caller's.
+bool serve_blob(BlobStore& store, const HttpRequest& request, bool allow_put,
+                uint64_t max_blob_bytes, const HttpReply& reply);
+
+// Downloads into store from the first source that has it, in chunks, resuming what is there;
+// a source that fails or lies is skipped and the next one tried.
+Status fetch_blob(BlobStore& store, const std::string& sha256, uint64_t bytes,
+                  const std::vector<HttpClientOptions>& sources);
+
+// Uploads a file under its hash unless the server has it; resumes. Returns bytes actually sent.
+Result<uint64_t> upload_blob(HttpClient& client, const std::string& sha256, const os::Path& file);
+
+}  // namespace weft::net

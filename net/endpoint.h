@@ -1,0 +1,48 @@
+// Endpoint: one stage's access to the data plane. Three back ends hide behind it, each exposing
+// only a factory header: net/tls (sockets), net/sim (seeded, virtual time), and tests' own.
+//
+// Threads: all functions are called from the stage's compute thread; a back end does its I/O
+// elsewhere. send never blocks; what it is handed is queued until the receiver grants credit and
+// acknowledges. A failed endpoint stays failed: every later call returns the same error.
+#pragma once
+
+#include <map>
+#include <optional>
+
+#include "base/result.h"
+#include "net/message.h"
+
+namespace weft::net {
+
+struct EndpointStats {
+  std::map<uint32_t, int64_t> bytes_sent;  // by edge, forward and backward messages; wire bytes
+  int64_t reconnects = 0;
+  int64_t resent = 0;
+};
+
+class Endpoint {
+ public:
+  virtual ~Endpoint() = default;
+
+  // Queues message for a stage. The bytes are not copied: the Buffer keeps its owner alive, and the
+  // owner must not be written until the Buffer is released (after acknowledgement).
+  // kNotFound: no link to that stage in the plan.
+  virtual Status send(int32_t to_stage, Message message) = 0;
+
+  // Takes a message if it has arrived. Never blocks.
+  virtual std::optional<Message> take(const MessageKey& key) = 0;
+
+  // Blocks until something arrived since the last call, timeout_ms passed (kTimeout), interrupt()
+  // was called (kCancelled), or a link died (kUnavailable naming stage and peer).
+  virtual Status wait(int32_t timeout_ms) = 0;
+
+  // Blocks until everything sent is acknowledged, at most timeout_ms.
+  virtual Status flush(int32_t timeout_ms) = 0;
+
+  // From any thread: makes wait return.
+  virtual void interrupt() = 0;
+
+  virtual EndpointStats stats() const = 0;
+};
+
+}  // namespace weft::net

@@ -1,0 +1,17 @@
+// What a data plane must know of a plan: which edges exist and how many messages each may have in
+// flight. Plain numbers, so that net/ stands below job/.
+#pragma once
+
+#include <cstdint>
+
+namespace weft::net {
+
+struct EdgeLink {
+  uint32_t edge = 0;
+  int32_t from = 0;  // stages; activations flow from -> to, gradients back
+  int32_t to = 0;
+  int32_t activation_credits = 1;
+  int32_t gradient_credits = 1;
+};
+
+}  // namespace weft::net
