@@ -1,6 +1,6 @@
 // Configuration declared once: a table of settings (name, default, bounds, help) from which flags,
-// environment variables, the TOML file, `config show --origin`, help texts and documentation follow.
-// Precedence: flag > environment > file > default. Built in main, then only read.
+// environment variables, the TOML file, `config show --origin`, help texts and documentation
+// follow. Precedence: flag > environment > file > default. Built in main, then only read.
 #pragma once
 
 #include <functional>
@@ -50,7 +50,8 @@ class Config {
     std::string origin = "default";
     int priority = 0;
   };
-  Status set(const std::string& name, const std::string& value, const std::string& origin, int priority);
+  Status set(const std::string& name, const std::string& value, const std::string& origin,
+             int priority);
   const Setting* find(const std::string& name) const;
 
   std::string prefix_;
@@ -59,6 +60,7 @@ class Config {
 };
 
 // The candidate with the least edit distance, if it is near enough to be meant.
-std::optional<std::string> nearest_name(const std::string& name, const std::vector<std::string>& candidates);
+std::optional<std::string> nearest_name(const std::string& name,
+                                        const std::vector<std::string>& candidates);
 
 }  // namespace weft

@@ -19,12 +19,12 @@ struct SpawnOptions {
   Path stderr_file;                      // appended to; empty: the parent's
   bool pipe_stdio = false;               // give the child pipes on 0 and 1
   bool die_with_parent = true;
-  bool new_session = false;              // detached background program (weft up)
+  bool new_session = false;  // detached background program (weft up)
 };
 
 struct ExitStatus {
   bool signalled = false;
-  int code = 0;  // exit code or signal number
+  int code = 0;              // exit code or signal number
   std::string text() const;  // "exited with 3", "killed by signal 9"
 };
 
@@ -44,8 +44,8 @@ bool process_alive(pid_t pid);            // any process, not only children
 
 // The folder of the running program, where its sister programs stand.
 Path program_dir();
-int hardware_cores();                 // CPUs this process may run on
-uint64_t resident_bytes();            // of this process
+int hardware_cores();       // CPUs this process may run on
+uint64_t resident_bytes();  // of this process
 uint64_t total_memory_bytes();
 std::string host_name();
 
