@@ -1,6 +1,8 @@
 // A simulated, seeded data plane inside one process: latency, jitter and reordering under a
 // virtual clock, no sockets and no threads. One seed gives one order of deliveries.
-// Single-threaded: the driver alternates between running stages and deliver_next().
+// Single-threaded: the driver alternates between running stages and deliver_next(). An endpoint's
+// wait() and flush() make deliveries themselves, in virtual time, until what they wait for happens.
+// A credit returns to the sender one latency after the receiver took the message.
 #pragma once
 
 #include <memory>
@@ -31,8 +33,9 @@ class SimNetwork {
   bool deliver_next();
   double now_ms() const;
 
+  struct Impl;  // of sim_network.cpp
+
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
