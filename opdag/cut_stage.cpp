@@ -1,0 +1,161 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "opdag/cut.h"
+#include "opdag/cut_flow.h"
+#include "opdag/derive.h"
+
+namespace weft::opdag {
+namespace {
+
+int32_t stage_of_node(const Partition& partition, int32_t node) {
+  return partition.stage_of[static_cast<size_t>(node)];
+}
+
+// The stage that gives a graph output: its producer's, or for a leaf the lowest that reads it.
+int32_t output_stage(const Flow& flow, const Partition& partition, ValueId value) {
+  const int32_t from = flow.producer[static_cast<size_t>(value)];
+  if (from != kNone) return stage_of_node(partition, from);
+  int32_t lowest = partition.stages;
+  for (int32_t user : flow.consumers[static_cast<size_t>(value)]) {
+    lowest = std::min(lowest, stage_of_node(partition, user));
+  }
+  return lowest == partition.stages ? 0 : lowest;
+}
+
+StageGraph make_stage_graph(const Graph& graph, const Partition& partition, const Flow& flow) {
+  StageGraph result;
+  result.stages = partition.stages;
+  const std::vector<bool> gradient = values_with_gradient(graph);
+  for (const Value& value : graph.values) {
+    const int32_t producer = flow.producer[static_cast<size_t>(value.id)];
+    if (producer == kNone || value.kind != ValueKind::kTensor) continue;
+    const int32_t from = stage_of_node(partition, producer);
+    std::set<int32_t> targets;
+    for (int32_t user : flow.consumers[static_cast<size_t>(value.id)]) {
+      if (const int32_t to = stage_of_node(partition, user); to != from) targets.insert(to);
+    }
+    for (int32_t to : targets) {
+      result.edges.push_back(
+          {0, value.id, from, to, gradient[static_cast<size_t>(value.id)], meta_bytes(value.meta)});
+    }
+  }
+  std::sort(result.edges.begin(), result.edges.end(), [](const Edge& a, const Edge& b) {
+    return std::tie(a.from, a.to, a.value) < std::tie(b.from, b.to, b.value);
+  });
+  for (size_t i = 0; i < result.edges.size(); ++i) result.edges[i].id = static_cast<int32_t>(i);
+  const int32_t loss = graph.loss_output != kNone ? graph.loss_output : 0;
+  if (static_cast<size_t>(loss) < graph.outputs.size()) {
+    result.loss_stage =
+        output_stage(flow, partition, graph.outputs[static_cast<size_t>(loss)].value);
+  }
+  return result;
+}
+
+std::vector<int32_t> neighbours(const std::vector<Edge>& edges, int32_t Edge::*own,
+                                int32_t Edge::*other, int32_t stage) {
+  std::set<int32_t> found;
+  for (const Edge& edge : edges) {
+    if (edge.*own == stage) found.insert(edge.*other);
+  }
+  return {found.begin(), found.end()};
+}
+
+std::vector<int32_t> leaves_of_stage(const Graph& graph, const Partition& partition,
+                                     const Flow& flow, int32_t index) {
+  std::set<ValueId> needed;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (partition.stage_of[i] != index) continue;
+    for (ValueId id : inputs_of(graph.nodes[i])) needed.insert(id);
+  }
+  for (const Output& output : graph.outputs) {
+    if (output_stage(flow, partition, output.value) == index) needed.insert(output.value);
+  }
+  std::set<std::string> updated;
+  for (const BufferUpdate& update : graph.buffer_updates) {
+    if (output_stage(flow, partition, update.value) == index) updated.insert(update.target);
+  }
+  std::vector<int32_t> leaves;
+  for (size_t i = 0; i < graph.leaves.size(); ++i) {
+    const Leaf& leaf = graph.leaves[i];
+    const bool written = leaf.kind == LeafKind::kBuffer && updated.contains(leaf.target);
+    if (written || needed.contains(leaf.value)) leaves.push_back(static_cast<int32_t>(i));
+  }
+  return leaves;
+}
+
+}  // namespace
+
+std::vector<int32_t> StageGraph::consumers_of(int32_t stage) const {
+  return neighbours(edges, &Edge::from, &Edge::to, stage);
+}
+
+std::vector<int32_t> StageGraph::producers_of(int32_t stage) const {
+  return neighbours(edges, &Edge::to, &Edge::from, stage);
+}
+
+Result<StageGraph> stage_graph(const Graph& graph, const Partition& partition) {
+  WEFT_TRY_STATUS(check_partition(graph, partition));
+  return make_stage_graph(graph, partition, Flow(graph));
+}
+
+Result<Stage> extract_stage(const Graph& graph, const Partition& partition, int32_t index) {
+  WEFT_TRY_STATUS(check_partition(graph, partition));
+  if (index < 0 || index >= partition.stages) {
+    return make_error(Code::kInvalid,
+                      fmt::format("stage {} of a cut into {}", index, partition.stages));
+  }
+  const Flow flow(graph);
+  Stage stage;
+  stage.index = index;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (partition.stage_of[i] == index) stage.nodes.push_back(static_cast<int32_t>(i));
+  }
+  stage.leaves = leaves_of_stage(graph, partition, flow, index);
+  for (const Edge& edge : make_stage_graph(graph, partition, flow).edges) {
+    if (edge.to == index) stage.inputs.push_back(edge);
+    if (edge.from == index) stage.outputs.push_back(edge);
+  }
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    if (output_stage(flow, partition, graph.outputs[i].value) == index) {
+      stage.graph_outputs.push_back(static_cast<int32_t>(i));
+    }
+  }
+  return stage;
+}
+
+std::vector<TiedUse> tied_uses(const Graph& graph, const Partition& partition) {
+  const Flow flow(graph);
+  std::vector<TiedUse> uses;
+  std::map<int32_t, size_t> use_of_group;
+  for (size_t i = 0; i < graph.leaves.size(); ++i) {
+    const Leaf& leaf = graph.leaves[i];
+    if (leaf.kind != LeafKind::kParameter) continue;
+    size_t use = uses.size();
+    if (leaf.tied_group != kNone)
+      use = use_of_group.try_emplace(leaf.tied_group, use).first->second;
+    if (use == uses.size()) {
+      uses.emplace_back();
+      uses.back().tied_group = leaf.tied_group;
+      uses.back().trainable = false;
+    }
+    uses[use].leaves.push_back(static_cast<int32_t>(i));
+    uses[use].trainable = uses[use].trainable || leaf.trainable;
+    for (int32_t user : flow.consumers[static_cast<size_t>(leaf.value)]) {
+      uses[use].stages.push_back(stage_of_node(partition, user));
+    }
+  }
+  for (TiedUse& use : uses) {
+    std::sort(use.stages.begin(), use.stages.end());
+    use.stages.erase(std::unique(use.stages.begin(), use.stages.end()), use.stages.end());
+    if (!use.stages.empty()) use.owner = use.stages.front();
+  }
+  std::erase_if(uses, [](const TiedUse& use) { return use.stages.size() < 2; });
+  return uses;
+}
+
+}  // namespace weft::opdag
