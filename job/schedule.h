@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -19,7 +20,7 @@ enum class ActionKind : uint8_t {
   kRecvGradient,
   kBackward,
   kSendGradient,
-  kStep,            // tied gradients, clipping, optimizer, tied weights
+  kStep,  // tied gradients, clipping, optimizer, tied weights
 };
 
 struct Action {
@@ -28,6 +29,9 @@ struct Action {
   int32_t edge = -1;  // of sends and receives
   bool operator==(const Action&) const = default;
 };
+
+// "forward of micro-batch 3", "receive of the gradient of micro-batch 3 on edge 1".
+std::string describe(const Action& action);
 
 using StageActions = std::vector<Action>;
 
@@ -39,7 +43,8 @@ struct ScheduleOptions {
 
 // One training step. Backward always visits micro-batches in ascending order, so that gradient
 // sums do not depend on the schedule. Result[s]: actions of stage s.
-std::vector<StageActions> make_schedule(const opdag::StageGraph& graph, const ScheduleOptions& options);
+std::vector<StageActions> make_schedule(const opdag::StageGraph& graph,
+                                        const ScheduleOptions& options);
 
 // One evaluation pass over `micro_batches`: receives, forwards and sends only.
 std::vector<StageActions> make_eval_schedule(const opdag::StageGraph& graph, int32_t micro_batches);
@@ -54,12 +59,32 @@ int32_t gap_for(double latency_s, double transfer_s, double compute_s);
 
 // Messages each edge may have in flight, per direction: enough that no stage ever waits for a
 // credit it would not also wait for with unlimited ones. credits[e] = {activation, gradient}.
-struct EdgeCredits { int32_t activation = 1; int32_t gradient = 1; };
-std::vector<EdgeCredits> credits_for(const opdag::StageGraph& graph, const std::vector<StageActions>& schedule);
+//
+// Derivation. The schedule is played with unlimited credits, every forward and backward taking one
+// unit, every message (g - 1) units: the latency for which the gap rule chooses g, since T = 2 and
+// g = 1 + 2 L / T. A credit is out from the send until the news of the receipt is back, one latency
+// after the receive action. The largest number out at once is what the schedule can use; one more
+// covers the message being written while the credit before it travels. At least 2, never more than
+// the edge has messages. A neighbour in a chain consumes at once, which gives 2 for g = 1; over a
+// skip from stage 0 to stage 7 of 8, the messages wait while the chain catches up, which gives 8.
+// The play itself is a legal order of the token game below with these credits, and since the game
+// is confluent (an action that can run stays able to run until it does), no timing of machines and
+// links can deadlock it.
+//
+// gap: 0 takes it from the warm-up of the schedule (GPipe has none of its own: 1). On slow links
+// GPipe should be given the gap of the plan.
+struct EdgeCredits {
+  int32_t activation = 1;
+  int32_t gradient = 1;
+};
+std::vector<EdgeCredits> credits_for(const opdag::StageGraph& graph,
+                                     const std::vector<StageActions>& schedule, int32_t gap = 0);
 
 // Plays the schedule as a token game where a send blocks without a credit; kInvalid names the
-// first stage and action that can never run.
-Status check_deadlock_free(const opdag::StageGraph& graph, const std::vector<StageActions>& schedule,
+// first stage and action that can never run, and why: no credit, a message never sent, a forward
+// without its inputs, a backward without its forward, a message nobody takes.
+Status check_deadlock_free(const opdag::StageGraph& graph,
+                           const std::vector<StageActions>& schedule,
                            const std::vector<EdgeCredits>& credits);
 
 }  // namespace weft::job

@@ -1,0 +1,140 @@
+#include "job/schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace weft::job {
+namespace {
+
+using opdag::Edge;
+using opdag::StageGraph;
+
+// The actions of one stage around each compute action: receives right before, sends right after.
+class StageWriter {
+ public:
+  StageWriter(const StageGraph& graph, int32_t stage) {
+    for (const Edge& edge : graph.edges) {
+      if (edge.to == stage) inputs_.push_back(&edge);
+      if (edge.from == stage) outputs_.push_back(&edge);
+    }
+  }
+
+  void forward(int32_t micro_batch) {
+    for (const Edge* edge : inputs_) add(ActionKind::kRecvActivation, micro_batch, edge->id);
+    add(ActionKind::kForward, micro_batch);
+    for (const Edge* edge : outputs_) add(ActionKind::kSendActivation, micro_batch, edge->id);
+  }
+
+  void backward(int32_t micro_batch) {
+    for (const Edge* edge : outputs_) {
+      if (edge->needs_grad) add(ActionKind::kRecvGradient, micro_batch, edge->id);
+    }
+    add(ActionKind::kBackward, micro_batch);
+    for (const Edge* edge : inputs_) {
+      if (edge->needs_grad) add(ActionKind::kSendGradient, micro_batch, edge->id);
+    }
+  }
+
+  void step() { add(ActionKind::kStep, 0); }
+  StageActions take() { return std::move(actions_); }
+
+ private:
+  void add(ActionKind kind, int32_t micro_batch, int32_t edge = -1) {
+    actions_.push_back({kind, micro_batch, edge});
+  }
+
+  std::vector<const Edge*> inputs_, outputs_;
+  StageActions actions_;
+};
+
+}  // namespace
+
+std::string describe(const Action& action) {
+  const auto message = [&](const char* verb, const char* what) {
+    return fmt::format("{} of the {} of micro-batch {} on edge {}", verb, what, action.micro_batch,
+                       action.edge);
+  };
+  switch (action.kind) {
+    case ActionKind::kRecvActivation:
+      return message("receive", "activation");
+    case ActionKind::kForward:
+      return fmt::format("forward of micro-batch {}", action.micro_batch);
+    case ActionKind::kSendActivation:
+      return message("send", "activation");
+    case ActionKind::kRecvGradient:
+      return message("receive", "gradient");
+    case ActionKind::kBackward:
+      return fmt::format("backward of micro-batch {}", action.micro_batch);
+    case ActionKind::kSendGradient:
+      return message("send", "gradient");
+    case ActionKind::kStep:
+      break;
+  }
+  return "optimizer step";
+}
+
+std::vector<int32_t> depth_to_loss(const StageGraph& graph) {
+  constexpr int32_t kUnreached = -1;
+  std::vector<int32_t> depth(static_cast<size_t>(graph.stages), kUnreached);
+  depth.at(static_cast<size_t>(graph.loss_stage)) = 0;
+  // Stages are numbered topologically, so a stage's consumers are final when it is visited.
+  for (int32_t stage = graph.loss_stage - 1; stage >= 0; --stage) {
+    int32_t& mine = depth[static_cast<size_t>(stage)];
+    for (const Edge& edge : graph.edges) {
+      if (edge.from != stage) continue;
+      const int32_t next = depth.at(static_cast<size_t>(edge.to));
+      if (next != kUnreached) mine = std::max(mine, next + 1);
+    }
+  }
+  for (int32_t& d : depth) d = std::max(d, 0);
+  return depth;
+}
+
+// Warm-up forwards, then backward and forward in turn, then the backwards that are left. GPipe is
+// the case where all forwards are warm-up. Warm-ups never grow along an edge (d falls by at least
+// one, or the consumer does not lead to the loss and has the least there is), which is why no
+// stage waits for a forward that its consumer's backward is needed for.
+std::vector<StageActions> make_schedule(const StageGraph& graph, const ScheduleOptions& options) {
+  const int32_t m = options.micro_batches;
+  const int64_t gap = std::max(options.gap, 1);
+  const std::vector<int32_t> depth = depth_to_loss(graph);
+  std::vector<StageActions> schedule;
+  for (int32_t stage = 0; stage < graph.stages; ++stage) {
+    int32_t warm_up = m;
+    if (options.kind != PipelineSchedule::kGPipe) {
+      const int64_t wanted = 1 + depth[static_cast<size_t>(stage)] * gap;
+      warm_up = static_cast<int32_t>(std::min<int64_t>(m, wanted));
+    }
+    StageWriter writer(graph, stage);
+    int32_t forwards = 0;
+    while (forwards < warm_up) writer.forward(forwards++);
+    for (int32_t backward = 0; backward < m; ++backward) {
+      writer.backward(backward);
+      if (forwards < m) writer.forward(forwards++);
+    }
+    writer.step();
+    schedule.push_back(writer.take());
+  }
+  return schedule;
+}
+
+std::vector<StageActions> make_eval_schedule(const StageGraph& graph, int32_t micro_batches) {
+  std::vector<StageActions> schedule;
+  for (int32_t stage = 0; stage < graph.stages; ++stage) {
+    StageWriter writer(graph, stage);
+    for (int32_t i = 0; i < micro_batches; ++i) writer.forward(i);
+    schedule.push_back(writer.take());
+  }
+  return schedule;
+}
+
+int32_t gap_for(double latency_s, double transfer_s, double compute_s) {
+  constexpr double kMaxGap = 4096;
+  const double gap = std::ceil(1 + 2 * (latency_s + transfer_s) / compute_s);
+  if (std::isnan(gap) || compute_s <= 0 || gap < 1) return 1;  // nothing measured yet
+  return static_cast<int32_t>(std::min(gap, kMaxGap));
+}
+
+}  // namespace weft::job

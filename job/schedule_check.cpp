@@ -1,0 +1,281 @@
+// Credits of a schedule, and the token game that proves it free of deadlock.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "job/schedule.h"
+#include "job/schedule_sim.h"
+
+namespace weft::job {
+namespace {
+
+using opdag::Edge;
+using opdag::StageGraph;
+
+constexpr int32_t kMaxMicroBatch = 1 << 22;
+
+// The gap of a 1F1B schedule, seen in its warm-up; 1 where all forwards are warm-up.
+int32_t gap_of(const StageGraph& graph, const std::vector<StageActions>& schedule) {
+  const std::vector<int32_t> depth = depth_to_loss(graph);
+  int32_t gap = std::numeric_limits<int32_t>::max();
+  for (size_t stage = 0; stage < schedule.size() && stage < depth.size(); ++stage) {
+    int32_t warm_up = 0, forwards = 0, backwards = 0;
+    for (const Action& action : schedule[stage]) {
+      if (action.kind == ActionKind::kForward) {
+        ++forwards;
+        if (backwards == 0) ++warm_up;
+      }
+      if (action.kind == ActionKind::kBackward) ++backwards;
+    }
+    if (depth[stage] > 0 && backwards > 0 && warm_up < forwards) {
+      gap = std::min(gap, (warm_up - 1 + depth[stage] - 1) / depth[stage]);
+    }
+  }
+  return gap == std::numeric_limits<int32_t>::max() ? 1 : std::max(gap, 1);
+}
+
+// Credits out at once, at most: sends so far less receipts whose news is back.
+int32_t credit_of(const MessageTimes& times, double delay) {
+  std::vector<double> sent, back;
+  for (size_t i = 0; i < times.sent.size(); ++i) {
+    if (times.sent[i] < 0) continue;
+    sent.push_back(times.sent[i]);
+    back.push_back(times.received[i] + delay);
+  }
+  std::sort(sent.begin(), sent.end());
+  std::sort(back.begin(), back.end());
+  size_t most = 0;
+  for (size_t i = 0, returned = 0; i < sent.size(); ++i) {
+    while (returned < i && back[returned] <= sent[i]) ++returned;
+    most = std::max(most, i + 1 - returned);
+  }
+  const size_t wanted = std::max<size_t>(most + 1, 2);
+  return static_cast<int32_t>(std::clamp<size_t>(wanted, 1, std::max<size_t>(sent.size(), 1)));
+}
+
+// Messages of one edge in one direction.
+struct Channel {
+  std::vector<bool> sent, taken;  // by micro-batch
+  int32_t in_flight = 0;
+};
+
+class TokenGame {
+ public:
+  TokenGame(const StageGraph& graph, const std::vector<StageActions>& schedule,
+            const std::vector<EdgeCredits>& credits)
+      : graph_(graph), schedule_(schedule), credits_(credits) {}
+
+  Status play() {
+    WEFT_TRY_STATUS(check_form());
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t stage = 0; stage < schedule_.size(); ++stage) {
+        while (position_[stage] < schedule_[stage].size()) {
+          if (!blocker(stage, schedule_[stage][position_[stage]]).empty()) break;
+          perform(stage, schedule_[stage][position_[stage]++]);
+          moved = true;
+        }
+      }
+    }
+    WEFT_TRY_STATUS(check_finished());
+    return check_taken();
+  }
+
+ private:
+  Status check_form() {
+    const size_t stages = static_cast<size_t>(std::max(graph_.stages, 0));
+    if (schedule_.size() != stages || credits_.size() != graph_.edges.size()) {
+      return make_error(
+          Code::kInvalid,
+          fmt::format("the schedule has {} stages and {} edge credits; the graph has "
+                      "{} stages and {} edges",
+                      schedule_.size(), credits_.size(), stages, graph_.edges.size()));
+    }
+    int32_t micro_batches = 0;
+    for (size_t stage = 0; stage < stages; ++stage) {
+      for (const Action& action : schedule_[stage]) {
+        WEFT_TRY_STATUS(check_action(stage, action));
+        micro_batches = std::max(micro_batches, action.micro_batch + 1);
+      }
+    }
+    const std::vector<bool> none(static_cast<size_t>(micro_batches), false);
+    position_.assign(stages, 0);
+    forwarded_.assign(stages, none);
+    backwarded_.assign(stages, none);
+    channels_.assign(2 * graph_.edges.size(), Channel{none, none, 0});
+    return {};
+  }
+
+  Status check_action(size_t stage, const Action& action) const {
+    const bool message = action.kind != ActionKind::kForward &&
+                         action.kind != ActionKind::kBackward && action.kind != ActionKind::kStep;
+    bool valid = action.micro_batch >= 0 && action.micro_batch < kMaxMicroBatch;
+    if (valid && message) {
+      valid = action.edge >= 0 && static_cast<size_t>(action.edge) < graph_.edges.size();
+      if (valid) {
+        const Edge& edge = graph_.edges[static_cast<size_t>(action.edge)];
+        const bool at_producer =
+            action.kind == ActionKind::kSendActivation || action.kind == ActionKind::kRecvGradient;
+        valid = (at_producer ? edge.from : edge.to) == static_cast<int32_t>(stage);
+      }
+    }
+    if (valid) return {};
+    return make_error(Code::kInvalid, fmt::format("stage {} cannot do the {}: no such edge or "
+                                                  "micro-batch at this stage",
+                                                  stage, describe(action)));
+  }
+
+  Channel& channel(const Action& action, bool gradient) {
+    return channels_[2 * static_cast<size_t>(action.edge) + (gradient ? 1 : 0)];
+  }
+
+  // Why the action cannot run now; empty: it can.
+  std::string blocker(size_t stage, const Action& action) {
+    const size_t micro_batch = static_cast<size_t>(action.micro_batch);
+    switch (action.kind) {
+      case ActionKind::kRecvActivation:
+        return receive_blocker(channel(action, false), micro_batch);
+      case ActionKind::kRecvGradient:
+        return receive_blocker(channel(action, true), micro_batch);
+      case ActionKind::kForward:
+        return forward_blocker(stage, micro_batch);
+      case ActionKind::kBackward:
+        return backward_blocker(stage, micro_batch);
+      case ActionKind::kSendActivation:
+        if (!forwarded_[stage][micro_batch]) return "its forward has not run";
+        return send_blocker(channel(action, false), micro_batch,
+                            credits_[static_cast<size_t>(action.edge)].activation);
+      case ActionKind::kSendGradient:
+        if (!backwarded_[stage][micro_batch]) return "its backward has not run";
+        return send_blocker(channel(action, true), micro_batch,
+                            credits_[static_cast<size_t>(action.edge)].gradient);
+      case ActionKind::kStep:
+        break;
+    }
+    return {};
+  }
+
+  static std::string receive_blocker(const Channel& channel, size_t micro_batch) {
+    if (!channel.sent[micro_batch]) return "the message is never sent";
+    return channel.taken[micro_batch] ? "the message was taken before" : "";
+  }
+
+  static std::string send_blocker(const Channel& channel, size_t micro_batch, int32_t credit) {
+    if (channel.sent[micro_batch]) return "it was sent before";
+    if (channel.in_flight < credit) return {};
+    return fmt::format("no credit: {} of {} messages in flight", channel.in_flight, credit);
+  }
+
+  std::string forward_blocker(size_t stage, size_t micro_batch) const {
+    if (forwarded_[stage][micro_batch]) return "it has run before";
+    for (size_t i = 0; i < graph_.edges.size(); ++i) {
+      if (graph_.edges[i].to == static_cast<int32_t>(stage) &&
+          !channels_[2 * i].taken[micro_batch]) {
+        return fmt::format("its input on edge {} was not received", i);
+      }
+    }
+    return {};
+  }
+
+  std::string backward_blocker(size_t stage, size_t micro_batch) const {
+    if (backwarded_[stage][micro_batch]) return "it has run before";
+    if (!forwarded_[stage][micro_batch]) return "its forward has not run";
+    for (size_t i = 0; i < graph_.edges.size(); ++i) {
+      const Edge& edge = graph_.edges[i];
+      if (edge.from == static_cast<int32_t>(stage) && edge.needs_grad &&
+          !channels_[2 * i + 1].taken[micro_batch]) {
+        return fmt::format("its gradient on edge {} was not received", i);
+      }
+    }
+    return {};
+  }
+
+  void perform(size_t stage, const Action& action) {
+    const size_t micro_batch = static_cast<size_t>(action.micro_batch);
+    switch (action.kind) {
+      case ActionKind::kForward:
+        forwarded_[stage][micro_batch] = true;
+        break;
+      case ActionKind::kBackward:
+        backwarded_[stage][micro_batch] = true;
+        break;
+      case ActionKind::kStep:
+        break;
+      case ActionKind::kSendActivation:
+        put(channel(action, false), micro_batch);
+        break;
+      case ActionKind::kSendGradient:
+        put(channel(action, true), micro_batch);
+        break;
+      case ActionKind::kRecvActivation:
+        take(channel(action, false), micro_batch);
+        break;
+      case ActionKind::kRecvGradient:
+        take(channel(action, true), micro_batch);
+        break;
+    }
+  }
+
+  static void put(Channel& channel, size_t micro_batch) {
+    channel.sent[micro_batch] = true;
+    ++channel.in_flight;
+  }
+  static void take(Channel& channel, size_t micro_batch) {
+    channel.taken[micro_batch] = true;
+    --channel.in_flight;
+  }
+
+  Status check_finished() {
+    for (size_t stage = 0; stage < schedule_.size(); ++stage) {
+      if (position_[stage] == schedule_[stage].size()) continue;
+      const Action& action = schedule_[stage][position_[stage]];
+      return make_error(Code::kInvalid,
+                        fmt::format("deadlock: stage {} can never do the {} (action {}): {}", stage,
+                                    describe(action), position_[stage], blocker(stage, action)));
+    }
+    return {};
+  }
+
+  Status check_taken() const {
+    for (size_t i = 0; i < channels_.size(); ++i) {
+      if (channels_[i].in_flight == 0) continue;
+      return make_error(Code::kInvalid, fmt::format("{} {} messages of edge {} are never received",
+                                                    channels_[i].in_flight,
+                                                    i % 2 == 0 ? "activation" : "gradient", i / 2));
+    }
+    return {};
+  }
+
+  const StageGraph& graph_;
+  const std::vector<StageActions>& schedule_;
+  const std::vector<EdgeCredits>& credits_;
+  std::vector<size_t> position_;
+  std::vector<std::vector<bool>> forwarded_, backwarded_;  // [stage][micro-batch]
+  std::vector<Channel> channels_;                          // [2 edge + gradient]
+};
+
+}  // namespace
+
+std::vector<EdgeCredits> credits_for(const StageGraph& graph,
+                                     const std::vector<StageActions>& schedule, int32_t gap) {
+  if (gap <= 0) gap = gap_of(graph, schedule);
+  const double delay = gap - 1;
+  SimulationOptions options;
+  options.edge_delay.assign(graph.edges.size(), delay);
+  const Simulation simulation = simulate_schedule(graph, schedule, options);
+  WEFT_CHECK(simulation.finished);  // a schedule that stands still without any credit limit
+  std::vector<EdgeCredits> credits;
+  for (size_t i = 0; i < graph.edges.size(); ++i) {
+    credits.push_back(
+        {credit_of(simulation.activations[i], delay), credit_of(simulation.gradients[i], delay)});
+  }
+  return credits;
+}
+
+Status check_deadlock_free(const StageGraph& graph, const std::vector<StageActions>& schedule,
+                           const std::vector<EdgeCredits>& credits) {
+  return TokenGame(graph, schedule, credits).play();
+}
+
+}  // namespace weft::job

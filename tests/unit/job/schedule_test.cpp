@@ -1,0 +1,315 @@
+#include "job/schedule.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/rng.h"
+#include "job/schedule_sim.h"
+
+namespace weft::job {
+namespace {
+
+using opdag::Edge;
+using opdag::StageGraph;
+
+StageGraph with_ids(StageGraph graph) {
+  std::sort(graph.edges.begin(), graph.edges.end(), [](const Edge& a, const Edge& b) {
+    return std::tie(a.from, a.to, a.value) < std::tie(b.from, b.to, b.value);
+  });
+  for (size_t i = 0; i < graph.edges.size(); ++i) graph.edges[i].id = static_cast<int32_t>(i);
+  return graph;
+}
+
+StageGraph chain(int32_t stages) {
+  StageGraph graph;
+  graph.stages = stages;
+  graph.loss_stage = stages - 1;
+  for (int32_t s = 0; s + 1 < stages; ++s) graph.edges.push_back({0, s, s, s + 1, true, 100});
+  return with_ids(graph);
+}
+
+// Any stage graph: several sources, skips, double edges, integer edges, stages that do not lead to
+// the loss, a loss stage that is not the last and feeds others.
+StageGraph random_graph(Rng& rng) {
+  StageGraph graph;
+  graph.stages = static_cast<int32_t>(1 + rng.below(8));
+  graph.loss_stage = graph.stages - 1;
+  if (rng.below(3) == 0) graph.loss_stage = static_cast<int32_t>(rng.below(uint64_t(graph.stages)));
+  const uint64_t density = 1 + rng.below(4);
+  int32_t value = 0;
+  for (int32_t from = 0; from < graph.stages; ++from) {
+    for (int32_t to = from + 1; to < graph.stages; ++to) {
+      const bool likely = to == from + 1 && rng.below(4) != 0;
+      const uint64_t edges = likely || rng.below(6) < density ? 1 + rng.below(2) : 0;
+      for (uint64_t i = 0; i < edges; ++i) {
+        graph.edges.push_back({0, value++, from, to, rng.below(4) != 0, 64});
+      }
+    }
+  }
+  return with_ids(graph);
+}
+
+struct Case {
+  StageGraph graph;
+  ScheduleOptions options;
+};
+
+Case random_case(uint64_t seed) {
+  Rng rng(seed);
+  Case c;
+  c.graph = random_graph(rng);
+  c.options.kind = rng.below(2) == 0 ? PipelineSchedule::kGPipe : PipelineSchedule::k1F1B;
+  c.options.micro_batches = static_cast<int32_t>(1 + rng.below(40));
+  c.options.gap = static_cast<int32_t>(1 + rng.below(4));
+  return c;
+}
+
+// Ascending, each once; peak of forwards without their backward.
+void check_stage(const StageActions& actions, int32_t m, int64_t peak_allowed) {
+  int32_t forwards = 0, backwards = 0, steps = 0;
+  int64_t peak = 0;
+  for (const Action& action : actions) {
+    if (action.kind == ActionKind::kForward) RC_ASSERT(action.micro_batch == forwards++);
+    if (action.kind == ActionKind::kBackward) {
+      RC_ASSERT(action.micro_batch == backwards++);
+      RC_ASSERT(backwards <= forwards);
+    }
+    if (action.kind == ActionKind::kStep) ++steps;
+    peak = std::max<int64_t>(peak, forwards - backwards);
+  }
+  RC_ASSERT(forwards == m);
+  RC_ASSERT(backwards == m);
+  RC_ASSERT(steps == 1);
+  RC_ASSERT(actions.back().kind == ActionKind::kStep);
+  RC_ASSERT(peak <= peak_allowed);
+}
+
+RC_GTEST_PROP(Schedule, EveryScheduleIsCompleteOrderedAndBounded, (uint64_t seed)) {
+  const Case c = random_case(seed);
+  const auto schedule = make_schedule(c.graph, c.options);
+  const auto depth = depth_to_loss(c.graph);
+  const int32_t m = c.options.micro_batches;
+  RC_ASSERT(schedule.size() == static_cast<size_t>(c.graph.stages));
+  for (size_t s = 0; s < schedule.size(); ++s) {
+    const int64_t peak = c.options.kind == PipelineSchedule::kGPipe
+                             ? m
+                             : std::min<int64_t>(m, 1 + int64_t{depth[s]} * c.options.gap);
+    check_stage(schedule[s], m, peak);
+  }
+}
+
+RC_GTEST_PROP(Schedule, IsFreeOfDeadlockAndRespectsDependencies, (uint64_t seed)) {
+  const Case c = random_case(seed);
+  const auto schedule = make_schedule(c.graph, c.options);
+  // The token game also refuses a forward without inputs and a backward without gradients.
+  for (int32_t gap : {0, c.options.gap, 7}) {
+    const auto credits = credits_for(c.graph, schedule, gap);
+    const Status status = check_deadlock_free(c.graph, schedule, credits);
+    if (!status.ok()) RC_FAIL(status.error().text());
+    for (size_t e = 0; e < credits.size(); ++e) {
+      RC_ASSERT(credits[e].activation >= std::min(2, c.options.micro_batches));
+      RC_ASSERT(credits[e].activation <= c.options.micro_batches);
+      RC_ASSERT(credits[e].gradient <= c.options.micro_batches);
+      if (!c.graph.edges[e].needs_grad) RC_ASSERT(credits[e].gradient == 1);
+    }
+  }
+}
+
+// The property the credits are derived for: in the world of the derivation they cost no time.
+RC_GTEST_PROP(Schedule, CreditsCostNoTime, (uint64_t seed)) {
+  const Case c = random_case(seed);
+  const auto schedule = make_schedule(c.graph, c.options);
+  SimulationOptions world;
+  world.edge_delay.assign(c.graph.edges.size(), c.options.gap - 1);
+  const Simulation unlimited = simulate_schedule(c.graph, schedule, world);
+  world.credits = credits_for(c.graph, schedule, c.options.gap);
+  const Simulation limited = simulate_schedule(c.graph, schedule, world);
+  RC_ASSERT(unlimited.finished);
+  RC_ASSERT(limited.finished);
+  RC_ASSERT(limited.makespan == unlimited.makespan);
+}
+
+// No timing of machines and links can stop a schedule that the token game has passed.
+RC_GTEST_PROP(Schedule, FinishesUnderAnyTiming, (uint64_t seed)) {
+  const Case c = random_case(seed);
+  const auto schedule = make_schedule(c.graph, c.options);
+  Rng rng(seed ^ 1);
+  SimulationOptions world;
+  for (int32_t s = 0; s < c.graph.stages; ++s) {
+    world.stages.push_back({rng.uniform() * 10, rng.uniform() * 10});
+  }
+  for (size_t e = 0; e < c.graph.edges.size(); ++e) world.edge_delay.push_back(rng.uniform() * 30);
+  world.credits = credits_for(c.graph, schedule);
+  RC_ASSERT(simulate_schedule(c.graph, schedule, world).finished);
+}
+
+RC_GTEST_PROP(Schedule, EvaluationRunsForwardOnlyAndNeverDeadlocks, (uint64_t seed)) {
+  Case c = random_case(seed);
+  const auto schedule = make_eval_schedule(c.graph, c.options.micro_batches);
+  for (const StageActions& actions : schedule) {
+    int32_t forwards = 0;
+    for (const Action& action : actions) {
+      RC_ASSERT(action.kind != ActionKind::kBackward && action.kind != ActionKind::kStep);
+      if (action.kind == ActionKind::kForward) RC_ASSERT(action.micro_batch == forwards++);
+    }
+    RC_ASSERT(forwards == c.options.micro_batches);
+  }
+  RC_ASSERT(check_deadlock_free(c.graph, schedule, credits_for(c.graph, schedule)).ok());
+  // One credit is always enough for forwards in one order.
+  const std::vector<EdgeCredits> one(c.graph.edges.size());
+  RC_ASSERT(check_deadlock_free(c.graph, schedule, one).ok());
+}
+
+// A swap of two computations, a dropped or doubled message: all are found.
+RC_GTEST_PROP(Schedule, ABrokenScheduleIsDetected, (uint64_t seed)) {
+  const Case c = random_case(seed);
+  auto schedule = make_schedule(c.graph, c.options);
+  const auto credits = credits_for(c.graph, schedule);
+  Rng rng(seed ^ 2);
+  StageActions& actions = schedule[rng.below(schedule.size())];
+  std::vector<size_t> candidates;
+  for (size_t i = 0; i < actions.size(); ++i) {
+    if (actions[i].kind != ActionKind::kStep) candidates.push_back(i);
+  }
+  const size_t at = candidates[rng.below(candidates.size())];
+  const bool compute = actions[at].edge < 0;
+  if (compute) {
+    actions.insert(actions.begin() + static_cast<ptrdiff_t>(at), actions[at]);  // runs twice
+  } else if (rng.below(2) == 0) {
+    actions.erase(actions.begin() + static_cast<ptrdiff_t>(at));
+  } else {
+    actions.insert(actions.begin() + static_cast<ptrdiff_t>(at), actions[at]);
+  }
+  RC_ASSERT(!check_deadlock_free(c.graph, schedule, credits).ok());
+}
+
+TEST(Schedule, ChainTakesTheTimeOfTheFormula) {
+  for (int32_t p : {1, 2, 4, 8}) {
+    for (int32_t m : {1, 3, 8, 32}) {
+      for (auto kind : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
+        const StageGraph graph = chain(p);
+        const auto schedule = make_schedule(graph, {kind, m, 1});
+        SimulationOptions world;
+        EXPECT_EQ(simulate_schedule(graph, schedule, world).makespan, 2 * (m + p - 1));
+        world.credits = credits_for(graph, schedule);
+        EXPECT_EQ(simulate_schedule(graph, schedule, world).makespan, 2 * (m + p - 1));
+      }
+    }
+  }
+}
+
+// Table of methods/pipeline.md section 5 (tF = 1, tB + tW = 2, p = 8, m = 32): time / ideal.
+TEST(Schedule, LatencyCostsWhatTheMethodsPageSays) {
+  struct Row {
+    double latency;
+    PipelineSchedule kind;
+    int32_t gap;
+    double expected;
+  };
+  const StageGraph graph = chain(8);
+  for (const Row& row :
+       {Row{0, PipelineSchedule::kGPipe, 1, 1.22}, Row{1, PipelineSchedule::kGPipe, 1, 1.36},
+        Row{4, PipelineSchedule::kGPipe, 1, 1.80}, Row{1, PipelineSchedule::k1F1B, 1, 1.93},
+        Row{1, PipelineSchedule::k1F1B, 2, 1.36}, Row{4, PipelineSchedule::k1F1B, 1, 4.05},
+        Row{4, PipelineSchedule::k1F1B, 4, 1.80}}) {
+    const auto schedule = make_schedule(graph, {row.kind, 32, row.gap});
+    SimulationOptions world;
+    world.stages.assign(8, {1, 2});
+    world.edge_delay.assign(graph.edges.size(), row.latency);
+    const double ratio = simulate_schedule(graph, schedule, world).makespan / (3 * 32);
+    EXPECT_NEAR(ratio, row.expected, 0.01) << row.latency << " gap " << row.gap;
+  }
+}
+
+TEST(Schedule, AChainNeedsTwoCreditsAndALongSkipEight) {
+  const StageGraph plain = chain(8);
+  for (auto kind : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
+    for (const EdgeCredits& c : credits_for(plain, make_schedule(plain, {kind, 32, 1}))) {
+      EXPECT_EQ(c.activation, 2);
+      EXPECT_EQ(c.gradient, 2);
+    }
+  }
+  StageGraph skip = plain;
+  skip.edges.push_back({0, 99, 0, 7, true, 100});
+  skip = with_ids(skip);
+  const auto schedule = make_schedule(skip, {PipelineSchedule::k1F1B, 32, 1});
+  const auto credits = credits_for(skip, schedule);
+  for (size_t e = 0; e < credits.size(); ++e) {
+    EXPECT_EQ(credits[e].activation, skip.edges[e].value == 99 ? 8 : 2);
+  }
+  // With the chain's two, stage 0 cannot finish the warm-up that stage 1's first backward waits
+  // for: the schedule stands still, and the checker says where.
+  auto few = credits;
+  for (size_t e = 0; e < few.size(); ++e) {
+    if (skip.edges[e].value == 99) few[e].activation = 2;
+  }
+  const Status status = check_deadlock_free(skip, schedule, few);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("stage 0"), std::string::npos);
+  EXPECT_NE(status.error().message.find("no credit: 2 of 2"), std::string::npos);
+}
+
+// A consumer that reads in another order than its producer sends needs all of them in flight.
+TEST(Schedule, TooFewCreditsAreDetected) {
+  const StageGraph graph = chain(2);
+  StageActions first, second;
+  for (int32_t i = 0; i < 4; ++i) {
+    first.push_back({ActionKind::kForward, i, -1});
+    first.push_back({ActionKind::kSendActivation, i, 0});
+  }
+  for (int32_t i = 3; i >= 0; --i) {  // takes the last first
+    second.push_back({ActionKind::kRecvActivation, i, 0});
+    second.push_back({ActionKind::kForward, i, -1});
+  }
+  const std::vector<StageActions> schedule = {first, second};
+  EXPECT_TRUE(check_deadlock_free(graph, schedule, {{4, 1}}).ok());
+  const Status status = check_deadlock_free(graph, schedule, {{3, 1}});
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("stage 0"), std::string::npos);
+  EXPECT_NE(status.error().message.find("no credit: 3 of 3"), std::string::npos);
+  EXPECT_TRUE(check_deadlock_free(graph, schedule, credits_for(graph, schedule)).ok());
+}
+
+TEST(Schedule, WrongFormsAreRefused) {
+  const StageGraph graph = chain(2);
+  const std::vector<EdgeCredits> credits = {{2, 2}};
+  EXPECT_FALSE(check_deadlock_free(graph, {{}}, credits).ok());
+  EXPECT_FALSE(check_deadlock_free(graph, {{}, {}}, {}).ok());
+  const auto refused = [&](Action action) {
+    return !check_deadlock_free(graph, {{action}, {}}, credits).ok();
+  };
+  EXPECT_TRUE(refused({ActionKind::kSendActivation, 0, 1}));
+  EXPECT_TRUE(refused({ActionKind::kSendActivation, 0, -1}));
+  EXPECT_TRUE(refused({ActionKind::kRecvActivation, 0, 0}));
+  EXPECT_TRUE(refused({ActionKind::kForward, -1, -1}));
+  EXPECT_TRUE(refused({ActionKind::kForward, INT32_MAX, -1}));
+  EXPECT_TRUE(refused({ActionKind::kBackward, 0, -1}));
+}
+
+TEST(Schedule, DepthIsTheLongestPath) {
+  StageGraph graph;
+  graph.stages = 5;
+  graph.loss_stage = 3;
+  graph.edges = {{0, 0, 0, 3, true, 1},
+                 {0, 1, 0, 1, true, 1},
+                 {0, 2, 1, 2, false, 1},
+                 {0, 3, 2, 3, true, 1},
+                 {0, 4, 1, 4, true, 1}};
+  EXPECT_EQ(depth_to_loss(with_ids(graph)), (std::vector<int32_t>{3, 2, 1, 0, 0}));
+}
+
+TEST(Schedule, GapFollowsTheRule) {
+  EXPECT_EQ(gap_for(0, 0, 1), 1);
+  EXPECT_EQ(gap_for(0.5, 0, 3), 2);
+  EXPECT_EQ(gap_for(4, 0, 3), 4);
+  EXPECT_EQ(gap_for(1, 2, 3), 3);
+  EXPECT_EQ(gap_for(1, 0, 0), 1);
+  EXPECT_EQ(gap_for(1e9, 0, 1e-9), 4096);
+}
+
+}  // namespace
+}  // namespace weft::job
