@@ -2,6 +2,7 @@
 // exactly by the standard, these are.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <utility>
