@@ -82,7 +82,7 @@ std::vector<int32_t> leaves_of_stage(const Graph& graph, const Partition& partit
   std::vector<int32_t> leaves;
   for (size_t i = 0; i < graph.leaves.size(); ++i) {
     const Leaf& leaf = graph.leaves[i];
-    const bool written = leaf.kind == LeafKind::kBuffer && updated.contains(leaf.target);
+    const bool written = leaf.kind != LeafKind::kUserInput && updated.contains(leaf.target);
     if (written || needed.contains(leaf.value)) leaves.push_back(static_cast<int32_t>(i));
   }
   return leaves;

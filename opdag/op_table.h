@@ -14,25 +14,35 @@
 namespace weft::opdag {
 
 // How time is spent; the workload estimator fits t = a0 + a1 FLOPs + a2 bytes per class.
-enum class CostClass : uint8_t { kView, kMemory, kReduce, kMatmul, kConv, kAttention, kIndex, kCreate };
+enum class CostClass : uint8_t {
+  kView,
+  kMemory,
+  kReduce,
+  kMatmul,
+  kConv,
+  kAttention,
+  kIndex,
+  kCreate
+};
 
 struct Cost {
-  double flops_forward = 0;   // multiply and add count as two
+  double flops_forward = 0;  // multiply and add count as two
   double flops_backward = 0;
-  double bytes_forward = 0;   // read and written, forward
+  double bytes_forward = 0;  // read and written, forward
 };
 
 struct OpInfo {
-  std::string_view name;           // "aten::add.Tensor"
+  std::string_view name;  // "aten::add.Tensor"
   CostClass cost_class = CostClass::kMemory;
-  bool view = false;               // output 0 may alias the first tensor argument
-  bool random = false;             // draws from a generator (when its train flag is on)
-  bool deterministic = true;       // same inputs, same bits, on CPU and CUDA
-  bool differentiable = true;      // gradient can flow through it
-  std::string_view functional;     // of an in-place operator: its functional form
-  std::span<const std::string_view> writes_buffers;  // arguments it updates though its schema does not say so
-  std::string_view train_flag;     // argument that is true in training: "train", "training"
-  std::string_view dropout_p;      // argument that is a dropout probability
+  bool view = false;            // output 0 may alias the first tensor argument
+  bool random = false;          // draws from a generator (when its train flag is on)
+  bool deterministic = true;    // same inputs, same bits, on CPU and CUDA
+  bool differentiable = true;   // gradient can flow through it
+  std::string_view functional;  // of an in-place operator: its functional form
+  std::span<const std::string_view>
+      writes_buffers;           // arguments it updates though its schema does not say so
+  std::string_view train_flag;  // argument that is true in training: "train", "training"
+  std::string_view dropout_p;   // argument that is a dropout probability
 };
 
 // nullptr: not on the allow-list.
