@@ -1,0 +1,159 @@
+#include "net/frame/inbox.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace weft::net {
+namespace {
+
+// Taken keys remembered a channel, at least; a correct sender repeats only its last `credits`.
+constexpr size_t kMinConsumedKeys = 256;
+// Transfers of duplicates that may be under way at once.
+constexpr size_t kMaxDuplicates = 1024;
+constexpr size_t kMaxHelloKeys = kMaxHelloBytes / 32;
+constexpr std::align_val_t kAlignment{64};  // what vector units and torch like
+
+size_t consumed_limit(int32_t credits) {
+  return std::max(kMinConsumedKeys, 2 * static_cast<size_t>(credits));
+}
+
+// Uninitialised: pages become resident as they are written.
+std::shared_ptr<std::byte> allocate(uint64_t size) {
+  void* memory = ::operator new(size, kAlignment, std::nothrow);
+  return {static_cast<std::byte*>(memory), [](std::byte* p) { ::operator delete(p, kAlignment); }};
+}
+
+}  // namespace
+
+Status Inbox::check(const MessageFrame& frame) const {
+  const MessageKey& key = frame.key;
+  if (key.epoch != epoch_) {
+    return make_error(Code::kDenied, fmt::format("{} belongs to plan epoch {}, this is epoch {}",
+                                                 key.text(), key.epoch, epoch_));
+  }
+  if (key.from != from_ || rules_.credits(channel_of(key), from_, to_) == 0) {
+    return make_error(Code::kDenied, fmt::format("{} has no edge from stage {} to stage {}",
+                                                 key.text(), from_, to_));
+  }
+  if (frame.total_bytes > max_message_bytes_) {
+    return make_error(Code::kTooLarge, fmt::format("{} has {} bytes, the limit is {}", key.text(),
+                                                   frame.total_bytes, max_message_bytes_));
+  }
+  if (assemblies_.contains(frame.transfer) || assembling_.contains(key)) {
+    return make_error(Code::kCorrupt, key.text() + " is started twice");
+  }
+  return {};
+}
+
+Result<Inbox::Arrival> Inbox::on_message(const MessageFrame& frame,
+                                         std::span<const std::byte> body) {
+  WEFT_TRY_STATUS(check(frame));
+  const MessageKey& key = frame.key;
+  Assembly assembly;
+  assembly.total = frame.total_bytes;
+  assembly.message = {key, frame.none, frame.dtype, frame.sizes, frame.strides, {}};
+  assembly.duplicate = held_.contains(key) || consumed_.contains(key);
+  if (assembly.duplicate) {
+    if (assemblies_.size() >= kMaxDuplicates) {
+      return make_error(Code::kTooLarge, "too many repeated messages at once");
+    }
+  } else {
+    Lane& lane = lanes_[channel_of(key)];
+    const int32_t credits = rules_.credits(channel_of(key), from_, to_);
+    if (lane.open >= credits) {
+      return make_error(Code::kTooLarge,
+                        fmt::format("{} exceeds the {} messages its channel may have in flight",
+                                    key.text(), credits));
+    }
+    auto storage = allocate(assembly.total);
+    if (!storage) {
+      return make_error(Code::kTooLarge,
+                        fmt::format("no memory for {} of {} bytes", key.text(), assembly.total));
+    }
+    assembly.data = storage.get();
+    assembly.message.bytes = Buffer(storage, storage.get(), assembly.total);
+    ++lane.open;
+    assembling_.insert(key);
+  }
+  const auto it = assemblies_.emplace(frame.transfer, std::move(assembly)).first;
+  return append(it->first, it->second, body);
+}
+
+Result<Inbox::Arrival> Inbox::on_chunk(const ChunkFrame& frame, std::span<const std::byte> body) {
+  const auto it = assemblies_.find(frame.transfer);
+  if (it == assemblies_.end()) {
+    return make_error(Code::kCorrupt,
+                      fmt::format("a chunk of unknown transfer {}", frame.transfer));
+  }
+  if (frame.offset != it->second.filled || body.empty()) {
+    return make_error(Code::kCorrupt,
+                      fmt::format("a chunk of {} at {} where {} is due",
+                                  it->second.message.key.text(), frame.offset, it->second.filled));
+  }
+  return append(it->first, it->second, body);
+}
+
+Result<Inbox::Arrival> Inbox::append(uint64_t transfer, Assembly& assembly,
+                                     std::span<const std::byte> body) {
+  if (body.size() > assembly.total - assembly.filled) {
+    return make_error(Code::kCorrupt, assembly.message.key.text() + " has more bytes than it says");
+  }
+  if (assembly.data && !body.empty()) {
+    std::memcpy(assembly.data + assembly.filled, body.data(), body.size());
+  }
+  assembly.filled += body.size();
+  if (assembly.filled < assembly.total) return Arrival{};
+  return finish(transfer, assembly);
+}
+
+Inbox::Arrival Inbox::finish(uint64_t transfer, Assembly& assembly) {
+  const MessageKey key = assembly.message.key;
+  Arrival arrival;
+  arrival.ack = key;
+  if (assembly.duplicate) {
+    arrival.consumed = consumed_.contains(key);
+  } else {
+    assembling_.erase(key);
+    held_.insert(key);
+    arrival.message = std::move(assembly.message);
+  }
+  assemblies_.erase(transfer);
+  return arrival;
+}
+
+void Inbox::on_taken(const MessageKey& key) {
+  if (held_.erase(key) == 0) return;
+  Lane& lane = lanes_[channel_of(key)];
+  --lane.open;
+  consumed_.insert(key);
+  lane.consumed.push_back(key);
+  if (lane.consumed.size() > consumed_limit(rules_.credits(channel_of(key), from_, to_))) {
+    consumed_.erase(lane.consumed.front());
+    lane.consumed.pop_front();
+  }
+}
+
+void Inbox::on_disconnected() {
+  for (const MessageKey& key : assembling_) --lanes_[channel_of(key)].open;
+  assembling_.clear();
+  assemblies_.clear();
+}
+
+void Inbox::describe(HelloFrame& hello) const {
+  // A key left out for lack of room is only sent again and then recognised.
+  for (const MessageKey& key : held_) {
+    if (hello.held.size() < kMaxHelloKeys / 2) hello.held.push_back(key);
+  }
+  for (const auto& [channel, lane] : lanes_) {
+    const auto credits = static_cast<size_t>(rules_.credits(channel, from_, to_));
+    const size_t count = std::min(credits, lane.consumed.size());
+    for (size_t i = lane.consumed.size() - count; i < lane.consumed.size(); ++i) {
+      if (hello.consumed.size() < kMaxHelloKeys / 2) hello.consumed.push_back(lane.consumed[i]);
+    }
+  }
+}
+
+}  // namespace weft::net

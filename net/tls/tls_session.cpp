@@ -1,0 +1,356 @@
+// One connection: TLS handshake, identity, hello, then frames in both directions.
+#include <fmt/format.h>
+#include <openssl/ssl.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "net/tls/tls_core.h"
+
+// g++ 12 takes Asio's coroutine frame allocation for a mismatch with its own deallocation.
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+
+namespace weft::net {
+namespace {
+
+using asio::as_tuple;
+using asio::use_awaitable;
+
+constexpr int64_t kTlsRecordBytes = 22;      // header, content type and tag of one TLS 1.3 record
+constexpr size_t kWorthPackingBytes = 2048;  // room below which a message frame waits for the next
+constexpr int64_t kLingerMs = 500;
+constexpr int32_t kMaxViolations = 8;
+
+std::string peer_text(const PeerCertificate& c) {
+  return fmt::format("peer {} with stage {} of job {}, epoch {}", c.peer, c.stage, c.job, c.epoch);
+}
+
+// An alert of the other side, or a certificate we refused ourselves: repeating cannot help.
+bool is_denial(const boost::system::error_code& ec) {
+  if (ec.category() != asio::error::get_ssl_category()) return false;
+  const int reason = ERR_GET_REASON(static_cast<unsigned long>(ec.value()));
+  return reason == SSL_R_CERTIFICATE_VERIFY_FAILED || reason == SSL_R_TLSV1_ALERT_UNKNOWN_CA ||
+         reason == SSL_R_SSLV3_ALERT_BAD_CERTIFICATE ||
+         reason == SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED ||
+         reason == SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN ||
+         reason == SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED ||
+         reason == SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED ||
+         reason == SSL_R_TLSV1_ALERT_ACCESS_DENIED || reason == SSL_R_TLSV1_ALERT_DECRYPT_ERROR;
+}
+
+Error io_error(const boost::system::error_code& ec, const std::string& what) {
+  if (is_denial(ec)) {
+    return make_error(Code::kDenied, fmt::format("{}: {}", what, ec.message()),
+                      "both sides need certificates of the same cluster");
+  }
+  return make_error(Code::kUnavailable, fmt::format("{}: {}", what, ec.message()));
+}
+
+}  // namespace
+
+void Connection::close() {
+  if (closed) return;
+  closed = true;
+  boost::system::error_code ignored;
+  socket().close(ignored);
+  wake.cancel();
+}
+
+void Connection::push_control(Frame frame) {
+  control.push_back(std::move(frame));
+  wake.cancel();
+}
+
+Task<Status> TlsCore::secure(ConnectionPtr connection, bool server, Link* expected) {
+  const auto role = server ? asio::ssl::stream_base::server : asio::ssl::stream_base::client;
+  const auto [ec] = co_await connection->stream.async_handshake(role, as_tuple(use_awaitable));
+  if (ec) co_return io_error(ec, "the TLS handshake failed");
+  auto link = check_certificate(*connection, expected);
+  if (!link.ok()) {
+    co_return co_await refuse(connection, GoodbyeReason::kDenied, std::move(link).error());
+  }
+  connection->link = link.value();
+  co_return Status();
+}
+
+Result<Link*> TlsCore::check_certificate(Connection& connection, const Link* expected) {
+  X509* certificate = SSL_get1_peer_certificate(connection.stream.native_handle());
+  if (!certificate) return make_error(Code::kDenied, "the other side has no certificate");
+  auto info = read_worker_certificate(certificate);
+  X509_free(certificate);
+  if (!info.ok()) return std::move(info).error();
+  const auto deny = [&](const std::string& why) {
+    return make_error(
+        Code::kDenied,
+        fmt::format("{} may not link to stage {}: {}", peer_text(*info), options_.stage, why),
+        "a data link exists only between stages that share an edge of the plan");
+  };
+  if (info->job != options_.job) return deny("this is job " + options_.job);
+  if (info->epoch != options_.epoch) {
+    return deny(fmt::format("the plan is at epoch {}", options_.epoch));
+  }
+  const auto it = links_.find(info->stage);
+  if (it == links_.end()) return deny("the plan has no edge between them");
+  if (it->second->peer != info->peer) return deny("the plan gives that stage to another peer");
+  if (expected && expected->stage != info->stage) {
+    return deny(fmt::format("stage {} was dialled", expected->stage));
+  }
+  return it->second.get();
+}
+
+Task<Status> TlsCore::refuse(ConnectionPtr connection, GoodbyeReason reason, Error error) {
+  ++refused_;
+  if (refused_ <= 20 || refused_ % 100 == 0) {
+    log_warning("data link refused ({} so far): {}", refused_, error.message);
+  }
+  std::vector<std::byte> out;
+  encode_frame(GoodbyeFrame{reason, error.message}, {}, out);
+  connection->deadline_ms = now_ms() + kLingerMs;
+  const auto [ec, sent] =
+      co_await asio::async_write(connection->stream, asio::buffer(out), as_tuple(use_awaitable));
+  boost::system::error_code ignored;
+  connection->socket().shutdown(asio::socket_base::shutdown_send, ignored);
+  // Closing over unread bytes would reset the stream and destroy the goodbye on its way.
+  std::array<std::byte, 4096> unread;
+  for (bool open = !ec; open;) {
+    const auto [read_ec, count] = co_await connection->socket().async_read_some(
+        asio::buffer(unread), as_tuple(use_awaitable));
+    open = !read_ec;
+  }
+  connection->close();
+  co_return error;
+}
+
+Task<Status> TlsCore::send_hello(ConnectionPtr connection) {
+  HelloFrame hello{options_.job, options_.epoch, options_.stage, options_.peer, {}, {}};
+  connection->link->inbox.describe(hello);
+  std::vector<std::byte> out;
+  encode_frame(hello, {}, out);
+  const auto [ec, sent] =
+      co_await asio::async_write(connection->stream, asio::buffer(out), as_tuple(use_awaitable));
+  if (ec) co_return io_error(ec, "sending the hello failed");
+  co_return Status();
+}
+
+Task<Result<HelloFrame>> TlsCore::read_hello(ConnectionPtr connection) {
+  DecodedFrame decoded;
+  if (auto status = co_await read_frame(connection, &decoded); !status.ok()) {
+    co_return std::move(status).error();
+  }
+  if (auto* goodbye = std::get_if<GoodbyeFrame>(&decoded.frame)) {
+    const bool denied = goodbye->reason == GoodbyeReason::kDenied;
+    co_return make_error(denied ? Code::kDenied : Code::kUnavailable,
+                         "the other side refused the link: " + goodbye->text);
+  }
+  auto* hello = std::get_if<HelloFrame>(&decoded.frame);
+  if (!hello) co_return make_error(Code::kCorrupt, "the first frame is not a hello");
+  co_return std::move(*hello);
+}
+
+// The certificate was checked already; a hello that contradicts it is a broken program.
+Status TlsCore::check_hello(const Link& link, const HelloFrame& hello) const {
+  if (hello.job == options_.job && hello.epoch == options_.epoch && hello.stage == link.stage &&
+      hello.peer == link.peer) {
+    return {};
+  }
+  return make_error(Code::kDenied,
+                    fmt::format("a hello of peer {} with stage {} of job {}, epoch {} does not "
+                                "match its certificate",
+                                hello.peer, hello.stage, hello.job, hello.epoch));
+}
+
+Task<Status> TlsCore::read_frame(ConnectionPtr connection, DecodedFrame* out) {
+  auto& input = connection->input;
+  input.resize(kPrefixBytes);
+  const auto [ec, count] =
+      co_await asio::async_read(connection->stream, asio::buffer(input), as_tuple(use_awaitable));
+  if (ec) co_return io_error(ec, "the connection ended");
+  auto prefix = decode_prefix(input);
+  if (!prefix.ok()) co_return std::move(prefix).error();
+  input.resize(kPrefixBytes + prefix->rest_bytes());
+  if (prefix->rest_bytes() > 0) {
+    const auto [rest_ec, rest] = co_await asio::async_read(
+        connection->stream, asio::buffer(input.data() + kPrefixBytes, prefix->rest_bytes()),
+        as_tuple(use_awaitable));
+    if (rest_ec) co_return io_error(rest_ec, "the connection ended");
+  }
+  auto decoded = decode_frame(*prefix, input);
+  if (!decoded.ok()) co_return std::move(decoded).error();
+  *out = std::move(decoded).value();
+  co_return Status();
+}
+
+void TlsCore::activate(const ConnectionPtr& connection, const HelloFrame& hello) {
+  Link& link = *connection->link;
+  connection->active = true;
+  connection->deadline_ms = 0;
+  connection->up_since_ms = connection->last_heard_ms = link.last_heard_ms = now_ms();
+  const int64_t resent = link.outbox.on_connected(hello);
+  release(link);
+  if (link.ever_up) mailbox_.count_reconnect(resent);
+  log_info("data link to {} is up{}", link.name(), link.ever_up ? " again" : "");
+  link.ever_up = true;
+  mailbox_.link_up(link.stage);
+  spawn(read_loop(connection));
+  spawn(write_loop(connection));
+}
+
+Task<void> TlsCore::read_loop(ConnectionPtr connection) {
+  for (;;) {
+    DecodedFrame decoded;
+    auto status = co_await read_frame(connection, &decoded);
+    if (connection->closed) break;
+    if (status.ok()) {
+      connection->last_heard_ms = connection->link->last_heard_ms = now_ms();
+      status = handle(*connection, decoded);
+    }
+    if (status.ok()) continue;
+    Link& link = *connection->link;
+    const Error& error = status.error();
+    if (error.code != Code::kUnavailable && error.code != Code::kCancelled) {
+      ++link.violations;
+      log_warning("data link to {} broke the protocol: {}", link.name(), error.message);
+      if (!connection->leaving) {
+        connection->leaving = true;
+        connection->deadline_ms = now_ms() + kLingerMs;
+        connection->push_control(GoodbyeFrame{GoodbyeReason::kProtocol, error.message});
+        // write_loop sends it and closes; nothing more of this stream is believed.
+        break;
+      }
+    }
+    lost(connection, error.message);
+    break;
+  }
+}
+
+Status TlsCore::handle(Connection& connection, DecodedFrame& decoded) {
+  Link& link = *connection.link;
+  Status status;
+  if (auto* message = std::get_if<MessageFrame>(&decoded.frame)) {
+    return handle_arrival(connection, link.inbox.on_message(*message, decoded.body));
+  }
+  if (auto* chunk = std::get_if<ChunkFrame>(&decoded.frame)) {
+    return handle_arrival(connection, link.inbox.on_chunk(*chunk, decoded.body));
+  }
+  if (auto* ack = std::get_if<AckFrame>(&decoded.frame)) {
+    status = link.outbox.on_ack(ack->key);
+  } else if (auto* consumed = std::get_if<ConsumedFrame>(&decoded.frame)) {
+    status = link.outbox.on_consumed(consumed->key);
+    wake(link);
+  } else if (auto* ping = std::get_if<PingFrame>(&decoded.frame)) {
+    // A flood of pings is answered one at a time: replies never pile up.
+    if (connection.control.empty()) connection.push_control(PongFrame{ping->number});
+  } else if (auto* goodbye = std::get_if<GoodbyeFrame>(&decoded.frame)) {
+    handle_goodbye(connection, *goodbye);
+    return make_error(Code::kCancelled, "the other side said goodbye: " + goodbye->text);
+  } else if (std::holds_alternative<HelloFrame>(decoded.frame)) {
+    return make_error(Code::kCorrupt, "a second hello");
+  }
+  release(link);
+  return status;
+}
+
+Status TlsCore::handle_arrival(Connection& connection, Result<Inbox::Arrival> arrival) {
+  if (!arrival.ok()) return std::move(arrival).error();
+  if (arrival->ack) connection.push_control(AckFrame{*arrival->ack});
+  if (arrival->consumed) connection.push_control(ConsumedFrame{*arrival->ack});
+  if (arrival->message) mailbox_.deliver(std::move(*arrival->message));
+  return {};
+}
+
+void TlsCore::handle_goodbye(Connection& connection, const GoodbyeFrame& goodbye) {
+  Link& link = *connection.link;
+  switch (goodbye.reason) {
+    case GoodbyeReason::kDone:
+      link.left = true;
+      link.left_ms = now_ms();
+      mailbox_.link_left(link.stage);
+      if (link.queued > 0) {
+        fail(make_error(Code::kUnavailable,
+                        fmt::format("{} left with {} messages of ours not received", link.name(),
+                                    link.queued)));
+      }
+      return;
+    case GoodbyeReason::kFailed:
+      fail(make_error(Code::kUnavailable,
+                      fmt::format("{} left the job: {}", link.name(), goodbye.text)));
+      return;
+    case GoodbyeReason::kDenied:
+      fail(make_error(Code::kDenied,
+                      fmt::format("{} refused the link: {}", link.name(), goodbye.text)));
+      return;
+    case GoodbyeReason::kProtocol:
+      ++link.violations;
+      return;
+    case GoodbyeReason::kReplaced:
+      return;
+  }
+}
+
+void TlsCore::release(Link& link) {
+  auto released = link.outbox.take_released();
+  link.queued -= static_cast<int64_t>(released.size());
+  mailbox_.release(std::move(released));
+  if (link.violations > kMaxViolations) {
+    fail(
+        make_error(Code::kCorrupt,
+                   fmt::format("{} and this stage do not understand each other: {} protocol errors",
+                               link.name(), link.violations),
+                   "run the same version of weft on every peer"));
+  }
+}
+
+void TlsCore::wake(Link& link) {
+  if (link.connection && link.connection->active) link.connection->wake.cancel();
+}
+
+// Control frames first; then as many message frames as one buffer holds, most urgent first.
+void TlsCore::fill(Connection& connection, std::vector<std::byte>& out) {
+  Link& link = *connection.link;
+  const auto room = static_cast<size_t>(options_.chunk_bytes);
+  while (!connection.control.empty() && out.size() < room) {
+    encode_frame(connection.control.front(), {}, out);
+    connection.control.pop_front();
+  }
+  while (!connection.leaving && link.outbox.has_frame() &&
+         out.size() + kWorthPackingBytes <= room) {
+    const size_t before = out.size();
+    const MessageKey key = link.outbox.next_frame(out, room - out.size());
+    const auto bytes = static_cast<int64_t>(out.size() - before) + kTlsRecordBytes;
+    if (key.kind == MessageKind::kActivation || key.kind == MessageKind::kGradient ||
+        key.kind == MessageKind::kEvalActivation) {
+      mailbox_.count_sent(key.edge, bytes);
+    }
+  }
+}
+
+Task<void> TlsCore::write_loop(ConnectionPtr connection) {
+  std::vector<std::byte> out;
+  Link& link = *connection->link;
+  while (!connection->closed) {
+    const bool more = !connection->leaving && link.outbox.has_frame();
+    if (connection->control.empty() && !more) {
+      if (connection->leaving) {
+        // All said; the other side's end of stream, or the deadline, closes.
+        boost::system::error_code ignored;
+        connection->socket().shutdown(asio::socket_base::shutdown_send, ignored);
+        co_return;
+      }
+      co_await connection->wake.async_wait(as_tuple(use_awaitable));
+      continue;
+    }
+    // The socket is writable only below half of TCP_NOTSENT_LOWAT: what goes next is chosen late.
+    const auto [wait_ec] = co_await connection->socket().async_wait(asio::socket_base::wait_write,
+                                                                    as_tuple(use_awaitable));
+    if (wait_ec || connection->closed) break;
+    out.clear();
+    fill(*connection, out);
+    const auto [ec, count] =
+        co_await asio::async_write(connection->stream, asio::buffer(out), as_tuple(use_awaitable));
+    if (ec) {
+      lost(connection, ec.message());
+      break;
+    }
+  }
+}
+
+}  // namespace weft::net
