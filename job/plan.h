@@ -17,16 +17,16 @@ struct StagePlan {
   std::vector<std::string> replicas;  // peer ids; one today, the form allows several
   double flops = 0;                   // forward + backward of one micro-batch
   int64_t parameter_bytes = 0;
-  int64_t memory_bytes = 0;           // estimate: weights, gradients, optimizer, activations in flight
+  int64_t memory_bytes = 0;  // estimate: weights, gradients, optimizer, activations in flight
 };
 
 struct Plan {
-  uint32_t epoch = 1;                // fencing: messages of another epoch are refused
-  opdag::Partition partition;        // by position in graph.nodes
+  uint32_t epoch = 1;          // fencing: messages of another epoch are refused
+  opdag::Partition partition;  // by position in graph.nodes
   std::vector<StagePlan> stages;
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
-  int32_t gap = 1;                   // of 1F1B, see schedule.h
-  std::string reason;                // why this plan, for logs, API and `weft job explain`
+  int32_t gap = 1;     // of 1F1B, see schedule.h
+  std::string reason;  // why this plan, for logs, API and `weft job explain`
 };
 
 nlohmann::json plan_to_json(const Plan& plan);

@@ -20,15 +20,15 @@ enum class LossSource { kGraph, kCrossEntropy, kMse };
 
 // One column of the data bound to one graph input.
 struct Binding {
-  std::string input;    // the graph's user input: "input_ids"
-  std::string column;   // "tokens", "next_tokens", or the name of an array of [data.arrays]
-  std::string cast;     // dtype name; empty: the input's declared dtype
-  double scale = 1.0;   // multiplied after the cast of integers to floating
+  std::string input;   // the graph's user input: "input_ids"
+  std::string column;  // "tokens", "next_tokens", or the name of an array of [data.arrays]
+  std::string cast;    // dtype name; empty: the input's declared dtype
+  double scale = 1.0;  // multiplied after the cast of integers to floating
 };
 
 // A named .npy array, one row a sample.
 struct ArrayFile {
-  std::string name;        // "images"
+  std::string name;  // "images"
   std::string train_path;
   std::string eval_path;
 };
@@ -41,8 +41,8 @@ struct DataSpec {
 };
 
 struct ParamGroup {
-  std::string match;  // glob on original parameter names
-  std::optional<double> lr;            // absolute; scheduled like the base rate
+  std::string match;         // glob on original parameter names
+  std::optional<double> lr;  // absolute; scheduled like the base rate
   std::optional<double> weight_decay;
   bool frozen = false;
 };
@@ -53,16 +53,16 @@ struct TrainSpec {
   Optimizer optimizer = Optimizer::kAdamW;
   double lr = 0;
   double min_lr = 0;
-  double momentum = 0;      // sgd
+  double momentum = 0;  // sgd
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   LrSchedule schedule = LrSchedule::kConstant;
   int64_t warmup_steps = 0;
-  double clip_norm = 0;     // 0: off
+  double clip_norm = 0;  // 0: off
   double weight_decay = 0;
   Precision precision = Precision::kFp32;
   uint64_t seed = 0;
-  int64_t eval_every = 0;   // steps; 0: only at the end
-  int64_t eval_batches = 0; // micro-batches of an evaluation; 0: the whole eval set
+  int64_t eval_every = 0;        // steps; 0: only at the end
+  int64_t eval_batches = 0;      // micro-batches of an evaluation; 0: the whole eval set
   int64_t checkpoint_every = 0;  // steps; 0: only at the end
   int64_t checkpoint_keep = 2;
 };

@@ -20,7 +20,8 @@ struct TokenFile {
 
 // The sidecar may be missing when dtype is given (workers get it from their spec).
 Result<TokenFile> open_token_file(const os::Path& path, std::string_view dtype = {});
-Status write_token_file(const os::Path& path, const std::vector<uint32_t>& tokens, int64_t vocabulary);
+Status write_token_file(const os::Path& path, const std::vector<uint32_t>& tokens,
+                        int64_t vocabulary);
 
 // Samples of a token file for sequences of length n: sample i is tokens [i n, i n + n], its
 // `next_tokens` shifted by one; (count - 1) / n samples.

@@ -25,38 +25,40 @@ struct BlobRef {
 // A stage's data-plane endpoint as others dial it.
 struct StageAddress {
   int32_t stage = 0;
-  std::string peer;       // peer id that must stand in the certificate
-  std::string host;       // advertised, not the bound one
-  uint16_t port = 0;      // 0: cannot be dialled, it dials us
+  std::string peer;   // peer id that must stand in the certificate
+  std::string host;   // advertised, not the bound one
+  uint16_t port = 0;  // 0: cannot be dialled, it dials us
 };
 
 struct ResumePoint {
   int64_t step = 0;  // steps already done; 0: fresh
-  std::vector<BlobRef> shards;  // safetensors of every stage of the old plan: parameters, buffers, optimizer
+  std::vector<BlobRef>
+      shards;  // safetensors of every stage of the old plan: parameters, buffers, optimizer
 };
 
 struct WorkerSpec {
   std::string job;
   int32_t stage = 0;
   int32_t replica = 0;
-  JobSpec spec;              // paths inside are informative; files come from the fields below
+  JobSpec spec;  // paths inside are informative; files come from the fields below
   Plan plan;
-  BlobRef graph;             // text form of the training graph (loss appended, pruned, frozen)
-  BlobRef eval_graph;        // text form
+  BlobRef graph;       // text form of the training graph (loss appended, pruned, frozen)
+  BlobRef eval_graph;  // text form
   std::map<std::string, BlobRef> weights;  // WeightRef::path -> blob; only what this stage needs
-  BlobRef init;              // safetensors, optional (empty sha256)
-  std::map<std::string, BlobRef> data;     // "train", "eval", "train/images", ... only if this stage feeds inputs
-  std::string token_dtype;   // "uint16" or "uint32", for token files
+  BlobRef init;                            // safetensors, optional (empty sha256)
+  std::map<std::string, BlobRef>
+      data;                 // "train", "eval", "train/images", ... only if this stage feeds inputs
+  std::string token_dtype;  // "uint16" or "uint32", for token files
   ResumePoint resume;
   // Filled by the daemon:
-  std::string work_dir;      // scratch and checkpoint shards
-  std::string device;        // "cpu" or "cuda:0"
-  int32_t threads = 1;       // cores / workers on the host
-  std::string listen_host;   // data plane
-  uint16_t listen_port = 0;  // 0: any
+  std::string work_dir;                             // scratch and checkpoint shards
+  std::string device;                               // "cpu" or "cuda:0"
+  int32_t threads = 1;                              // cores / workers on the host
+  std::string listen_host;                          // data plane
+  uint16_t listen_port = 0;                         // 0: any
   std::string certificate_path, key_path, ca_path;  // of this assignment only
-  int32_t link_timeout_ms = 15000;   // a data link silent or down that long is dead
-  int32_t broker_timeout_ms = 30000; // the daemon stops a worker when the broker is gone that long
+  int32_t link_timeout_ms = 15000;                  // a data link silent or down that long is dead
+  int32_t broker_timeout_ms = 30000;  // the daemon stops a worker when the broker is gone that long
 };
 
 nlohmann::json worker_spec_to_json(const WorkerSpec& spec);
@@ -81,18 +83,18 @@ enum class WorkerEventKind {
 
 struct WorkerEvent {
   WorkerEventKind kind = WorkerEventKind::kAlive;
-  int64_t step = 0;         // steps done
+  int64_t step = 0;  // steps done
   uint16_t port = 0;
-  double loss = 0;          // mean over micro-batches; NaN where this stage does not know it
-  double accuracy = -1;     // of an evaluation with integer labels; -1: none
+  double loss = 0;       // mean over micro-batches; NaN where this stage does not know it
+  double accuracy = -1;  // of an evaluation with integer labels; -1: none
   double grad_norm = -1;
-  double seconds = 0;       // wall time of the step
-  double busy = 0;          // share of it the compute thread computed
+  double seconds = 0;  // wall time of the step
+  double busy = 0;     // share of it the compute thread computed
   int64_t samples = 0;
   int64_t tokens = 0;
   int64_t peak_memory_bytes = 0;
   std::map<int32_t, int64_t> edge_bytes;  // edge id -> bytes sent this step
-  std::string path;         // of a checkpoint shard
+  std::string path;                       // of a checkpoint shard
   std::string error_code, message, next;  // of a failure
 };
 
