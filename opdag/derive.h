@@ -10,15 +10,17 @@
 namespace weft::opdag {
 
 // The evaluation graph: train flags of dropout and batch norm off, dropout probability zero, no
-// buffer updates. Equals the module's .eval() exactly.
+// buffer updates, outputs as before. Equals the module's .eval() exactly where modules differ by
+// nothing but that; a random operator without a train flag adds a warning.
 Result<Graph> derive_eval(const Graph& graph);
 
 // Every float32 value, constant and dtype argument becomes float64 (leaves keep stored_dtype; the
 // loader converts). How equality is proven.
 Result<Graph> promote_f64(const Graph& graph);
 
-// Keeps what the named outputs need (nodes, leaves); buffer updates whose nodes remain are kept.
-// names empty: keep only the loss output. Unknown name: kNotFound listing the outputs there are.
+// Keeps what the named outputs need (nodes, leaves). Buffer updates are kept, too, unless they need
+// a user input that no output needs. names empty: keep only the loss output. Unknown name:
+// kNotFound listing the outputs there are.
 Result<Graph> prune_to(const Graph& graph, const std::vector<std::string>& output_names);
 
 enum class LossKind { kCrossEntropy, kMse };
@@ -29,7 +31,8 @@ enum class LossKind { kCrossEntropy, kMse };
 Result<Graph> append_loss(const Graph& graph, LossKind kind, const std::string& output_name,
                           const std::string& target_input);
 
-// Marks parameters whose original name matches any of the glob patterns (*, ?) as frozen.
+// Marks parameters whose original name matches any of the glob patterns (*, ?) as frozen, and all
+// that are tied to them. A pattern that matches none: kNotFound.
 Result<Graph> freeze(const Graph& graph, const std::vector<std::string>& patterns);
 
 // Which values can receive a gradient: floating or complex, reached from a trainable parameter

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -38,31 +39,72 @@ struct Value {
   ValueId id = kNone;
   std::string name;  // as in the export: "linear_3"
   ValueKind kind = ValueKind::kTensor;
-  TensorMeta meta;                 // of a tensor
-  std::vector<ValueId> elements;   // of a tensor list made by one node (split, unbind): its parts
-  NodeId producer = kNone;         // kNone for a leaf
-  int32_t producer_output = 0;     // position among the producer's outputs
-  std::vector<NodeId> consumers;   // ascending, each once
+  TensorMeta meta;  // of a tensor
+  // Of a tensor list made by one node (split, unbind): its parts, each a tensor value of its own
+  // that consumers read; kNone for a part nobody names. Parts share the list's producer and
+  // producer_output, and do not stand in Node::outputs themselves.
+  std::vector<ValueId> elements;
+  NodeId producer = kNone;        // kNone for a leaf, and for a value pruned away
+  int32_t producer_output = 0;    // position among the producer's outputs
+  std::vector<NodeId> consumers;  // ascending, each once
 
   bool operator==(const Value&) const = default;
 };
 
 // ---- arguments -------------------------------------------------------------------------------
 
-struct NoneArg { bool operator==(const NoneArg&) const = default; };
-struct ValueArg { ValueId id; bool operator==(const ValueArg&) const = default; };
+struct NoneArg {
+  bool operator==(const NoneArg&) const = default;
+};
+struct ValueArg {
+  ValueId id;
+  bool operator==(const ValueArg&) const = default;
+};
 // A list of tensors; kNone stands for an absent optional tensor.
-struct ValueListArg { std::vector<ValueId> ids; bool operator==(const ValueListArg&) const = default; };
-struct DTypeArg { DType dtype; bool operator==(const DTypeArg&) const = default; };
-struct DeviceArg { std::string device; bool operator==(const DeviceArg&) const = default; };
-struct LayoutArg { std::string layout; bool operator==(const LayoutArg&) const = default; };
-struct MemoryFormatArg { std::string format; bool operator==(const MemoryFormatArg&) const = default; };
+struct ValueListArg {
+  std::vector<ValueId> ids;
+  bool operator==(const ValueListArg&) const = default;
+};
+struct DTypeArg {
+  DType dtype;
+  bool operator==(const DTypeArg&) const = default;
+};
+struct DeviceArg {
+  std::string device;
+  bool operator==(const DeviceArg&) const = default;
+};
+// "strided"
+struct LayoutArg {
+  std::string layout;
+  bool operator==(const LayoutArg&) const = default;
+};
+// "contiguous_format", "channels_last", "channels_last_3d", "preserve_format"
+struct MemoryFormatArg {
+  std::string format;
+  bool operator==(const MemoryFormatArg&) const = default;
+};
 // Integers of a list where some are values of the graph (symbolic sizes): id or literal.
-struct IntOrValue { int64_t literal = 0; ValueId id = kNone; bool operator==(const IntOrValue&) const = default; };
-struct IntListArg { std::vector<IntOrValue> items; bool operator==(const IntListArg&) const = default; };
-struct FloatListArg { std::vector<double> items; bool operator==(const FloatListArg&) const = default; };
-struct BoolListArg { std::vector<bool> items; bool operator==(const BoolListArg&) const = default; };
-struct ComplexArg { double real, imag; bool operator==(const ComplexArg&) const = default; };
+struct IntOrValue {
+  int64_t literal = 0;
+  ValueId id = kNone;
+  bool operator==(const IntOrValue&) const = default;
+};
+struct IntListArg {
+  std::vector<IntOrValue> items;
+  bool operator==(const IntListArg&) const = default;
+};
+struct FloatListArg {
+  std::vector<double> items;
+  bool operator==(const FloatListArg&) const = default;
+};
+struct BoolListArg {
+  std::vector<bool> items;
+  bool operator==(const BoolListArg&) const = default;
+};
+struct ComplexArg {
+  double real, imag;
+  bool operator==(const ComplexArg&) const = default;
+};
 
 using Argument = std::variant<NoneArg, ValueArg, ValueListArg, int64_t, double, bool, std::string,
                               DTypeArg, DeviceArg, LayoutArg, MemoryFormatArg, IntListArg,
@@ -76,7 +118,8 @@ struct NamedArgument {
 
 struct Node {
   NodeId id = kNone;
-  std::string op;  // "aten::add.Tensor"; the default overload is written without a suffix: "aten::linear"
+  std::string
+      op;  // "aten::add.Tensor"; the default overload is written without a suffix: "aten::linear"
   std::vector<NamedArgument> arguments;  // those the export names; the rest take schema defaults
   std::vector<ValueId> outputs;          // kNone for an output nobody names
   int32_t atomic_group = kNone;          // nodes of one group never part (unproven aliasing)
@@ -93,8 +136,8 @@ std::vector<ValueId> inputs_of(const Node& node);
 // Where the bytes of a leaf come from: a file of the archive, or a blob by the same name. Two
 // leaves with equal refs are tied.
 struct WeightRef {
-  std::string path;     // inside the archive, "data/weights/weight_3"
-  uint64_t bytes = 0;   // size of the whole file
+  std::string path;    // inside the archive, "data/weights/weight_3"
+  uint64_t bytes = 0;  // size of the whole file
   DType stored_dtype = DType::kFloat32;
   std::vector<int64_t> sizes, strides;
   int64_t storage_offset = 0;  // elements
@@ -106,15 +149,16 @@ enum class LeafKind : uint8_t { kParameter, kBuffer, kConstant, kUserInput };
 struct Leaf {
   LeafKind kind = LeafKind::kParameter;
   ValueId value = kNone;
-  std::string target;       // original name: "transformer.wte.weight"; for a user input its name
-  WeightRef weight;         // not for user inputs
-  bool persistent = true;   // of buffers: part of the state dict
-  bool trainable = false;   // of parameters: requires_grad in the export
+  std::string target;          // original name: "transformer.wte.weight"; for a user input its name
+  WeightRef weight;            // not for user inputs
+  bool persistent = true;      // of buffers: part of the state dict
+  bool trainable = false;      // of parameters: requires_grad in the export
   int32_t tied_group = kNone;  // of parameters: leaves with equal weight refs share a group
   bool operator==(const Leaf&) const = default;
 };
 
-// A node output that replaces a buffer's content after each training forward.
+// A node output that replaces the content of a buffer (or of a constant the model writes to) after
+// each training forward.
 struct BufferUpdate {
   std::string target;  // the buffer's original name
   ValueId value = kNone;
@@ -133,14 +177,15 @@ struct Graph {
   std::vector<Leaf> leaves;   // parameters, buffers, constants, user inputs, in export order
   std::vector<Output> outputs;
   std::vector<BufferUpdate> buffer_updates;
-  int32_t loss_output = kNone;  // index into outputs: the scalar that is trained on, if any
-  bool train_mode = true;       // false: exported in eval mode (a warning when trained)
-  std::vector<std::string> warnings;  // import remarks a user should see
+  int32_t loss_output = kNone;         // index into outputs: the scalar that is trained on, if any
+  bool train_mode = true;              // false: exported in eval mode (a warning when trained)
+  std::vector<std::string> warnings;   // import remarks a user should see
+  std::vector<int32_t> index_of_node;  // derived: position of each node id, kNone for a free id
 
   const Value& value(ValueId id) const { return values.at(static_cast<size_t>(id)); }
   const Leaf* leaf_of(ValueId id) const;
   const Leaf* find_leaf(std::string_view target) const;
-  // Index into nodes of a node id; linear searches are for tests only, this is O(1) after validate.
+  // Index into nodes of a node id, kNone if there is none; O(1) after validate.
   int32_t node_index(NodeId id) const;
   bool operator==(const Graph&) const = default;
 };
@@ -149,5 +194,19 @@ struct Graph {
 // shapes sane, weight refs inside their files) and fills derived fields (consumers, producers).
 // A graph from outside passes here before anything else looks at it.
 Status validate(Graph& graph);
+
+// The same without the operator table: what `weft model inspect` needs to list refused operators.
+Status validate_structure(Graph& graph);
+
+// Elements from the first to the last one a strided tensor touches (0 when it is empty); nullopt
+// for negative or overflowing numbers.
+std::optional<int64_t> strided_extent(const std::vector<int64_t>& sizes,
+                                      const std::vector<int64_t>& strides);
+
+// Bounds a graph from outside has to keep.
+inline constexpr int32_t kMaxNodes = 1 << 20;  // ids are below 4 x this
+inline constexpr int32_t kMaxValues = 1 << 22;
+inline constexpr size_t kMaxDimensions = 25;  // as PyTorch's TensorIterator
+inline constexpr size_t kMaxNameBytes = 1024;
 
 }  // namespace weft::opdag

@@ -2,9 +2,13 @@
 // and the raw weight files; the pickle inside is never opened.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/buffer.h"
 #include "opdag/graph.h"
@@ -17,11 +21,14 @@ class Archive {
   // Errors: kCorrupt for a broken zip, path escapes, overlapping or oversized entries.
   static Result<Archive> open(const std::filesystem::path& path);
 
-  // The bytes of an entry whose name ends in suffix (archives carry one top folder).
+  // The bytes of the entry TOP/suffix (archives carry one top folder), checked against their CRC.
   // Stored entries are views of the mapping; deflated ones are inflated within bounds.
+  // Errors: kNotFound, kCorrupt.
   Result<Buffer> entry(std::string_view suffix) const;
   bool has(std::string_view suffix) const;
-  std::vector<std::string> names() const;
+  // Uncompressed size of an entry, without reading it.
+  std::optional<uint64_t> size_of(std::string_view suffix) const;
+  std::vector<std::string> names() const;  // full names, sorted
 
   struct State;
   explicit Archive(std::shared_ptr<const State> state) : state_(std::move(state)) {}
