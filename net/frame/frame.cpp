@@ -10,7 +10,8 @@ namespace {
 
 constexpr size_t kCheckedPrefixBytes = 12;
 constexpr size_t kKeyBytes = 25;
-constexpr size_t kMessageFixedBytes = 8 + kKeyBytes + 1 + 1 + 1 + 8;
+constexpr size_t kPartialBytes = kKeyBytes + 8;
+constexpr size_t kMessageFixedBytes = 8 + kKeyBytes + 1 + 1 + 1 + 8 + 8;
 
 void write_key(FieldWriter& out, const MessageKey& key) {
   out.number(key.epoch);
@@ -51,6 +52,7 @@ void write_header(FieldWriter& out, const HelloFrame& f) {
   out.text(f.peer);
   out.number(static_cast<uint32_t>(f.held.size()));
   out.number(static_cast<uint32_t>(f.consumed.size()));
+  out.number(static_cast<uint32_t>(f.partial.size()));
 }
 void write_header(FieldWriter& out, const MessageFrame& f) {
   out.number(f.transfer);
@@ -61,6 +63,7 @@ void write_header(FieldWriter& out, const MessageFrame& f) {
   for (int64_t size : f.sizes) out.number(size);
   for (int64_t stride : f.strides) out.number(stride);
   out.number(f.total_bytes);
+  out.number(f.offset);
 }
 void write_header(FieldWriter& out, const ChunkFrame& f) {
   out.number(f.transfer);
@@ -95,9 +98,12 @@ Result<Frame> read_hello(FieldReader& in, std::span<const std::byte> body) {
   f.peer = in.text(kMaxNameBytes);
   const auto held = in.number<uint32_t>();
   const auto consumed = in.number<uint32_t>();
-  if ((uint64_t{held} + consumed) * kKeyBytes != body.size()) {
-    return make_error(Code::kCorrupt, fmt::format("a hello announces {} keys in {} bytes",
-                                                  uint64_t{held} + consumed, body.size()));
+  const auto partial = in.number<uint32_t>();
+  const uint64_t announced =
+      (uint64_t{held} + consumed) * kKeyBytes + uint64_t{partial} * kPartialBytes;
+  if (announced != body.size()) {
+    return make_error(Code::kCorrupt, fmt::format("a hello announces keys of {} bytes in {} bytes",
+                                                  announced, body.size()));
   }
   FieldReader keys(body);
   for (uint32_t i = 0; i < held; ++i) {
@@ -107,6 +113,10 @@ Result<Frame> read_hello(FieldReader& in, std::span<const std::byte> body) {
   for (uint32_t i = 0; i < consumed; ++i) {
     WEFT_TRY(MessageKey key, read_key(keys));
     f.consumed.push_back(key);
+  }
+  for (uint32_t i = 0; i < partial; ++i) {
+    WEFT_TRY(MessageKey key, read_key(keys));
+    f.partial.push_back({key, keys.number<uint64_t>()});
   }
   return Frame(std::move(f));
 }
@@ -131,11 +141,15 @@ Result<Frame> read_message(FieldReader& in) {
   for (int i = 0; i < dimensions; ++i) f.sizes.push_back(in.number<int64_t>());
   for (int i = 0; i < dimensions; ++i) f.strides.push_back(in.number<int64_t>());
   f.total_bytes = in.number<uint64_t>();
+  f.offset = in.number<uint64_t>();
   if (!element_count(f.sizes)) {
     return make_error(Code::kCorrupt, "a tensor has a negative or overflowing size");
   }
   if (f.none && f.total_bytes != 0) {
     return make_error(Code::kCorrupt, "a message without a tensor announces bytes");
+  }
+  if (f.offset > f.total_bytes) {
+    return make_error(Code::kCorrupt, "a message goes on behind its end");
   }
   return Frame(std::move(f));
 }
@@ -210,6 +224,10 @@ void encode_frame(const Frame& frame, std::span<const std::byte> body,
   if (const auto* hello = std::get_if<HelloFrame>(&frame)) {
     write_keys(writer, hello->held);
     write_keys(writer, hello->consumed);
+    for (const PartialMessage& partial : hello->partial) {
+      write_key(writer, partial.key);
+      writer.number(partial.bytes);
+    }
   }
   const size_t body_bytes = out.size() - start - kPrefixBytes - header_bytes;
   WEFT_CHECK(header_bytes <= kMaxHeaderBytes && body_bytes <= max_body_bytes(type_of(frame)));

@@ -44,17 +44,24 @@ enum class FrameType : uint8_t {
 
 // First frame in each direction. The keys tell the other side what became of the messages it sent
 // on an earlier connection: `held` arrived whole, `consumed` were also taken by the compute thread
-// (their credit is free). Whatever is in neither is sent again.
+// (their credit is free), of `partial` ones the first bytes are here. The rest is sent again.
+struct PartialMessage {
+  MessageKey key;
+  uint64_t bytes = 0;  // arrived, from the first on
+  bool operator==(const PartialMessage&) const = default;
+};
 struct HelloFrame {
   std::string job;
   uint32_t epoch = 0;
   int32_t stage = 0;
   std::string peer;
   std::vector<MessageKey> held, consumed;
+  std::vector<PartialMessage> partial;
   bool operator==(const HelloFrame&) const = default;
 };
 
-// Starts a message: its description and its first bytes. transfer names it within the connection.
+// Starts a message, or goes on with one at offset after a reconnect: its description and its next
+// bytes. transfer names it within the connection.
 struct MessageFrame {
   uint64_t transfer = 0;
   MessageKey key;
@@ -62,6 +69,7 @@ struct MessageFrame {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> sizes, strides;
   uint64_t total_bytes = 0;
+  uint64_t offset = 0;
   bool operator==(const MessageFrame&) const = default;
 };
 

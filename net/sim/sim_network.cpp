@@ -119,7 +119,9 @@ struct SimNetwork::Impl {
     }
     if (rng.uniform() < options.duplicate) {
       const double again_ms = at_ms + options.latency_ms + options.jitter_ms * rng.uniform();
-      schedule(again_ms, {Event::kArrival, channel, message});
+      Message again;  // arrives second and is dropped by its key: it needs no bytes
+      again.key = message.key;
+      schedule(again_ms, {Event::kArrival, channel, std::move(again)});
     }
     schedule(at_ms, {Event::kArrival, channel, std::move(message)});
   }

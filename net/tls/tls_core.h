@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "net/frame/inbox.h"
 #include "net/frame/link_rules.h"
-#include "net/frame/outbox.h"
+#include "net/frame/message_inbox.h"
+#include "net/frame/message_outbox.h"
 #include "net/tls/mailbox.h"
 #include "net/tls/peer_certificate.h"
 #include "net/tls/tls_endpoint.h"
@@ -65,8 +65,8 @@ struct Link {
   std::string peer, host;
   uint16_t port = 0;
   bool dials = false;
-  Outbox outbox;
-  Inbox inbox;
+  MessageOutbox outbox;
+  MessageInbox inbox;
   ConnectionPtr connection;    // authenticated; at most one
   asio::steady_timer changed;  // cancelled when connection changes
   bool ever_up = false, left = false;
@@ -124,7 +124,7 @@ class TlsCore {
   Task<void> write_loop(ConnectionPtr connection);
   void fill(Connection& connection, std::vector<std::byte>& out);
   Status handle(Connection& connection, DecodedFrame& decoded);
-  Status handle_arrival(Connection& connection, Result<Inbox::Arrival> arrival);
+  Status handle_arrival(Connection& connection, Result<MessageInbox::Arrival> arrival);
   void handle_goodbye(Connection& connection, const GoodbyeFrame& goodbye);
   void release(Link& link);
   void wake(Link& link);

@@ -19,6 +19,8 @@ constexpr int64_t kTlsRecordBytes = 22;      // header, content type and tag of 
 constexpr size_t kWorthPackingBytes = 2048;  // room below which a message frame waits for the next
 constexpr int64_t kLingerMs = 500;
 constexpr int32_t kMaxViolations = 8;
+// Answers not yet written: beyond every credit, so only a sender that repeats and never reads.
+constexpr size_t kMaxControl = 1 << 16;
 
 std::string peer_text(const PeerCertificate& c) {
   return fmt::format("peer {} with stage {} of job {}, epoch {}", c.peer, c.stage, c.job, c.epoch);
@@ -121,7 +123,7 @@ Task<Status> TlsCore::refuse(ConnectionPtr connection, GoodbyeReason reason, Err
 }
 
 Task<Status> TlsCore::send_hello(ConnectionPtr connection) {
-  HelloFrame hello{options_.job, options_.epoch, options_.stage, options_.peer, {}, {}};
+  HelloFrame hello{options_.job, options_.epoch, options_.stage, options_.peer, {}, {}, {}};
   connection->link->inbox.describe(hello);
   std::vector<std::byte> out;
   encode_frame(hello, {}, out);
@@ -249,8 +251,11 @@ Status TlsCore::handle(Connection& connection, DecodedFrame& decoded) {
   return status;
 }
 
-Status TlsCore::handle_arrival(Connection& connection, Result<Inbox::Arrival> arrival) {
+Status TlsCore::handle_arrival(Connection& connection, Result<MessageInbox::Arrival> arrival) {
   if (!arrival.ok()) return std::move(arrival).error();
+  if (connection.control.size() > kMaxControl) {
+    return make_error(Code::kTooLarge, "too many answers wait for a reader");
+  }
   if (arrival->ack) connection.push_control(AckFrame{*arrival->ack});
   if (arrival->consumed) connection.push_control(ConsumedFrame{*arrival->ack});
   if (arrival->message) mailbox_.deliver(std::move(*arrival->message));

@@ -1,10 +1,10 @@
-#include "net/frame/outbox.h"
+#include "net/frame/message_outbox.h"
 
 #include <algorithm>
 
 namespace weft::net {
 
-int Outbox::urgency(MessageKind kind) {
+int MessageOutbox::urgency(MessageKind kind) {
   switch (kind) {
     case MessageKind::kNorms:
     case MessageKind::kClip:
@@ -22,13 +22,13 @@ int Outbox::urgency(MessageKind kind) {
   return 4;
 }
 
-void Outbox::push(Message message) {
+void MessageOutbox::push(Message message) {
   const Channel channel = channel_of(message.key);
   queues_[channel].waiting.push_back(std::move(message));
   admit(channel);
 }
 
-void Outbox::admit(const Channel& channel) {
+void MessageOutbox::admit(const Channel& channel) {
   Queue& queue = queues_[channel];
   const int32_t credits = rules_.credits(channel, from_, to_);
   while (!queue.waiting.empty() && queue.in_flight < credits) {
@@ -48,7 +48,7 @@ void Outbox::admit(const Channel& channel) {
   }
 }
 
-MessageKey Outbox::next_frame(std::vector<std::byte>& out, size_t frame_bytes) {
+MessageKey MessageOutbox::next_frame(std::vector<std::byte>& out, size_t frame_bytes) {
   WEFT_CHECK(!ready_.empty());
   const MessageKey key = ready_.begin()->second;
   Transfer& transfer = in_flight_.at(key);
@@ -64,21 +64,20 @@ MessageKey Outbox::next_frame(std::vector<std::byte>& out, size_t frame_bytes) {
     encode_frame(ChunkFrame{transfer.id, transfer.offset}, body, out);
   } else {
     transfer.id = next_transfer_++;
-    transfer.started = true;
+    transfer.started = transfer.was_started = true;
     encode_frame(MessageFrame{transfer.id, key, message.none, message.dtype, message.sizes,
-                              message.strides, total},
+                              message.strides, total, transfer.offset},
                  body, out);
   }
   transfer.offset += count;
   if (transfer.offset == total) {
     transfer.state = State::kSent;
-    transfer.was_sent = true;
     ready_.erase(ready_.begin());
   }
   return key;
 }
 
-void Outbox::release(Transfer& transfer) {
+void MessageOutbox::release(Transfer& transfer) {
   if (transfer.state == State::kAcknowledged) return;
   ready_.erase(transfer.rank);
   transfer.state = State::kAcknowledged;
@@ -86,7 +85,7 @@ void Outbox::release(Transfer& transfer) {
   transfer.message = {};
 }
 
-Status Outbox::on_ack(const MessageKey& key) {
+Status MessageOutbox::on_ack(const MessageKey& key) {
   const auto it = in_flight_.find(key);
   if (it == in_flight_.end()) return {};  // settled by a hello meanwhile
   if (it->second.state == State::kReady) {
@@ -97,7 +96,7 @@ Status Outbox::on_ack(const MessageKey& key) {
   return {};
 }
 
-Status Outbox::on_consumed(const MessageKey& key) {
+Status MessageOutbox::on_consumed(const MessageKey& key) {
   WEFT_TRY_STATUS(on_ack(key));
   if (in_flight_.erase(key) == 1) {
     --queues_[channel_of(key)].in_flight;
@@ -106,7 +105,7 @@ Status Outbox::on_consumed(const MessageKey& key) {
   return {};
 }
 
-int64_t Outbox::on_connected(const HelloFrame& hello) {
+int64_t MessageOutbox::on_connected(const HelloFrame& hello) {
   connected_ = true;
   for (const MessageKey& key : hello.held) {
     if (const auto it = in_flight_.find(key); it != in_flight_.end()) release(it->second);
@@ -120,20 +119,24 @@ int64_t Outbox::on_connected(const HelloFrame& hello) {
     --queues_[channel_of(key)].in_flight;
     freed.insert(channel_of(key));
   }
+  std::map<MessageKey, uint64_t> partial;
+  for (const PartialMessage& p : hello.partial) partial[p.key] = p.bytes;
   int64_t resent = 0;
   for (auto& [key, transfer] : in_flight_) {
     if (transfer.state == State::kAcknowledged) continue;
-    resent += transfer.was_sent || transfer.started ? 1 : 0;
+    resent += transfer.was_started ? 1 : 0;
     transfer.state = State::kReady;
     transfer.started = false;
-    transfer.offset = 0;
+    const auto it = partial.find(key);
+    // A receiver cannot have more than was sent; one that says so gets the message whole.
+    transfer.offset = it != partial.end() && it->second <= transfer.offset ? it->second : 0;
     ready_.emplace(transfer.rank, key);
   }
   for (const Channel& channel : freed) admit(channel);
   return resent;
 }
 
-void Outbox::on_disconnected() {
+void MessageOutbox::on_disconnected() {
   connected_ = false;
   ready_.clear();
   next_transfer_ = 1;

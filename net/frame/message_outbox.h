@@ -1,6 +1,6 @@
-// Outbox: the sending half of one link, without sockets or time. It holds every message until the
-// receiver acknowledged it, keeps each channel within its credits, chooses which frame goes next,
-// and after a reconnect works out from the other side's hello what must be sent again.
+// MessageOutbox: the sending half of one link, without sockets or time. It holds every message
+// until the receiver acknowledged it, keeps each channel within its credits, chooses which frame
+// goes next, and after a reconnect works out from the other side's hello what must be sent again.
 //
 // A message is waiting (no credit) -> ready (frames left to send) -> sent -> acknowledged (bytes
 // released) -> consumed (credit back, forgotten). Belongs to the I/O thread.
@@ -19,9 +19,10 @@
 
 namespace weft::net {
 
-class Outbox {
+class MessageOutbox {
  public:
-  Outbox(const LinkRules& rules, int32_t from, int32_t to) : rules_(rules), from_(from), to_(to) {}
+  MessageOutbox(const LinkRules& rules, int32_t from, int32_t to)
+      : rules_(rules), from_(from), to_(to) {}
 
   // Queues a message; one whose key is already under way is dropped (and released).
   void push(Message message);
@@ -36,7 +37,7 @@ class Outbox {
   Status on_consumed(const MessageKey& key);
 
   // A new connection: what the receiver holds or consumed is settled, the rest goes out again from
-  // its first byte. Returns how many messages are resent.
+  // the first byte it lacks. Returns how many messages are resent.
   int64_t on_connected(const HelloFrame& hello);
   // Nothing is sent until on_connected.
   void on_disconnected();
@@ -59,9 +60,10 @@ class Outbox {
   struct Transfer {
     Message message;
     Rank rank;
-    uint64_t id = 0;      // within the connection; 0: not started
-    uint64_t offset = 0;  // bytes handed to the connection
-    bool started = false, was_sent = false;
+    uint64_t id = 0;           // within the connection; 0: not started
+    uint64_t offset = 0;       // bytes handed to the connection
+    bool started = false;      // on this connection
+    bool was_started = false;  // on any
     State state = State::kReady;
   };
   struct Queue {

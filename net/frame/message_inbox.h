@@ -1,8 +1,8 @@
-// Inbox: the receiving half of one link, without sockets or time. It puts messages together from
-// frames, refuses what the plan does not allow or what exceeds a credit, recognises duplicates, and
-// knows what to tell the other side after a reconnect.
+// MessageInbox: the receiving half of one link, without sockets or time. It puts messages together
+// from frames, refuses what the plan does not allow or what exceeds a credit, recognises
+// duplicates, and knows what to tell the other side after a reconnect.
 //
-// Memory: at most `credits` messages a channel are held or assembled, each at most
+// Memory: at most `credits` messages a channel are held, assembled or half-arrived, each at most
 // max_message_bytes; storage of a message under assembly is touched only as its bytes arrive.
 // Belongs to the I/O thread.
 #pragma once
@@ -21,7 +21,7 @@
 
 namespace weft::net {
 
-class Inbox {
+class MessageInbox {
  public:
   struct Arrival {
     std::optional<Message> message;  // whole, for the compute thread
@@ -29,8 +29,8 @@ class Inbox {
     bool consumed = false;           // and with a consumed frame: a duplicate taken long ago
   };
 
-  Inbox(const LinkRules& rules, int32_t from, int32_t to, uint32_t epoch,
-        uint64_t max_message_bytes)
+  MessageInbox(const LinkRules& rules, int32_t from, int32_t to, uint32_t epoch,
+               uint64_t max_message_bytes)
       : rules_(rules), from_(from), to_(to), epoch_(epoch), max_message_bytes_(max_message_bytes) {}
 
   // Errors: the other side broke the protocol; the connection is to be closed.
@@ -39,7 +39,7 @@ class Inbox {
 
   // The compute thread took the message.
   void on_taken(const MessageKey& key);
-  // Half-arrived messages are forgotten; the sender starts them again.
+  // Half-arrived messages are kept; the sender goes on with them, or starts them again.
   void on_disconnected();
   void describe(HelloFrame& hello) const;
 
@@ -51,11 +51,13 @@ class Inbox {
     bool duplicate = false;  // bytes are counted and dropped
   };
   struct Lane {
-    int32_t open = 0;  // held + under assembly
+    int32_t open = 0;  // held + under assembly + partial
     std::deque<MessageKey> consumed;
   };
 
   Status check(const MessageFrame& frame) const;
+  Status open(const MessageFrame& frame, Assembly& assembly);
+  Status resume(const MessageFrame& frame, Assembly& assembly);
   Result<Arrival> append(uint64_t transfer, Assembly& assembly, std::span<const std::byte> body);
   Arrival finish(uint64_t transfer, Assembly& assembly);
 
@@ -64,6 +66,7 @@ class Inbox {
   const uint32_t epoch_;
   const uint64_t max_message_bytes_;
   std::map<uint64_t, Assembly> assemblies_;  // by transfer
+  std::map<MessageKey, Assembly> partial_;   // of earlier connections
   std::set<MessageKey> assembling_, held_, consumed_;
   std::map<Channel, Lane> lanes_;
 };

@@ -1,4 +1,4 @@
-#include "net/frame/inbox.h"
+#include "net/frame/message_inbox.h"
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMinConsumedKeys = 256;
 // Transfers of duplicates that may be under way at once.
 constexpr size_t kMaxDuplicates = 1024;
-constexpr size_t kMaxHelloKeys = kMaxHelloBytes / 32;
+constexpr size_t kMaxHelloKeys = kMaxHelloBytes / 34;
 constexpr std::align_val_t kAlignment{64};  // what vector units and torch like
 
 size_t consumed_limit(int32_t credits) {
@@ -28,7 +28,7 @@ std::shared_ptr<std::byte> allocate(uint64_t size) {
 
 }  // namespace
 
-Status Inbox::check(const MessageFrame& frame) const {
+Status MessageInbox::check(const MessageFrame& frame) const {
   const MessageKey& key = frame.key;
   if (key.epoch != epoch_) {
     return make_error(Code::kDenied, fmt::format("{} belongs to plan epoch {}, this is epoch {}",
@@ -48,8 +48,44 @@ Status Inbox::check(const MessageFrame& frame) const {
   return {};
 }
 
-Result<Inbox::Arrival> Inbox::on_message(const MessageFrame& frame,
-                                         std::span<const std::byte> body) {
+Status MessageInbox::open(const MessageFrame& frame, Assembly& assembly) {
+  const MessageKey& key = frame.key;
+  if (frame.offset != 0) {
+    return make_error(Code::kCorrupt,
+                      fmt::format("{} goes on at {}, but did not start", key.text(), frame.offset));
+  }
+  Lane& lane = lanes_[channel_of(key)];
+  const int32_t credits = rules_.credits(channel_of(key), from_, to_);
+  if (lane.open >= credits) {
+    return make_error(Code::kTooLarge,
+                      fmt::format("{} exceeds the {} messages its channel may have in flight",
+                                  key.text(), credits));
+  }
+  auto storage = allocate(assembly.total);
+  if (!storage) {
+    return make_error(Code::kTooLarge,
+                      fmt::format("no memory for {} of {} bytes", key.text(), assembly.total));
+  }
+  assembly.data = storage.get();
+  assembly.message.bytes = Buffer(storage, storage.get(), assembly.total);
+  ++lane.open;
+  return {};
+}
+
+Status MessageInbox::resume(const MessageFrame& frame, Assembly& assembly) {
+  Assembly& earlier = partial_.at(frame.key);
+  if (frame.total_bytes != earlier.total || (frame.offset != 0 && frame.offset != earlier.filled)) {
+    return make_error(Code::kCorrupt, frame.key.text() + " goes on as another message");
+  }
+  assembly.data = earlier.data;
+  assembly.message.bytes = earlier.message.bytes;
+  assembly.filled = frame.offset;
+  partial_.erase(frame.key);
+  return {};
+}
+
+Result<MessageInbox::Arrival> MessageInbox::on_message(const MessageFrame& frame,
+                                                       std::span<const std::byte> body) {
   WEFT_TRY_STATUS(check(frame));
   const MessageKey& key = frame.key;
   Assembly assembly;
@@ -60,29 +96,17 @@ Result<Inbox::Arrival> Inbox::on_message(const MessageFrame& frame,
     if (assemblies_.size() >= kMaxDuplicates) {
       return make_error(Code::kTooLarge, "too many repeated messages at once");
     }
+    assembly.filled = frame.offset;
   } else {
-    Lane& lane = lanes_[channel_of(key)];
-    const int32_t credits = rules_.credits(channel_of(key), from_, to_);
-    if (lane.open >= credits) {
-      return make_error(Code::kTooLarge,
-                        fmt::format("{} exceeds the {} messages its channel may have in flight",
-                                    key.text(), credits));
-    }
-    auto storage = allocate(assembly.total);
-    if (!storage) {
-      return make_error(Code::kTooLarge,
-                        fmt::format("no memory for {} of {} bytes", key.text(), assembly.total));
-    }
-    assembly.data = storage.get();
-    assembly.message.bytes = Buffer(storage, storage.get(), assembly.total);
-    ++lane.open;
+    WEFT_TRY_STATUS(partial_.contains(key) ? resume(frame, assembly) : open(frame, assembly));
     assembling_.insert(key);
   }
   const auto it = assemblies_.emplace(frame.transfer, std::move(assembly)).first;
   return append(it->first, it->second, body);
 }
 
-Result<Inbox::Arrival> Inbox::on_chunk(const ChunkFrame& frame, std::span<const std::byte> body) {
+Result<MessageInbox::Arrival> MessageInbox::on_chunk(const ChunkFrame& frame,
+                                                     std::span<const std::byte> body) {
   const auto it = assemblies_.find(frame.transfer);
   if (it == assemblies_.end()) {
     return make_error(Code::kCorrupt,
@@ -96,8 +120,8 @@ Result<Inbox::Arrival> Inbox::on_chunk(const ChunkFrame& frame, std::span<const 
   return append(it->first, it->second, body);
 }
 
-Result<Inbox::Arrival> Inbox::append(uint64_t transfer, Assembly& assembly,
-                                     std::span<const std::byte> body) {
+Result<MessageInbox::Arrival> MessageInbox::append(uint64_t transfer, Assembly& assembly,
+                                                   std::span<const std::byte> body) {
   if (body.size() > assembly.total - assembly.filled) {
     return make_error(Code::kCorrupt, assembly.message.key.text() + " has more bytes than it says");
   }
@@ -109,7 +133,7 @@ Result<Inbox::Arrival> Inbox::append(uint64_t transfer, Assembly& assembly,
   return finish(transfer, assembly);
 }
 
-Inbox::Arrival Inbox::finish(uint64_t transfer, Assembly& assembly) {
+MessageInbox::Arrival MessageInbox::finish(uint64_t transfer, Assembly& assembly) {
   const MessageKey key = assembly.message.key;
   Arrival arrival;
   arrival.ack = key;
@@ -124,7 +148,7 @@ Inbox::Arrival Inbox::finish(uint64_t transfer, Assembly& assembly) {
   return arrival;
 }
 
-void Inbox::on_taken(const MessageKey& key) {
+void MessageInbox::on_taken(const MessageKey& key) {
   if (held_.erase(key) == 0) return;
   Lane& lane = lanes_[channel_of(key)];
   --lane.open;
@@ -136,16 +160,22 @@ void Inbox::on_taken(const MessageKey& key) {
   }
 }
 
-void Inbox::on_disconnected() {
-  for (const MessageKey& key : assembling_) --lanes_[channel_of(key)].open;
+void MessageInbox::on_disconnected() {
+  for (auto& [transfer, assembly] : assemblies_) {
+    const MessageKey key = assembly.message.key;
+    if (!assembly.duplicate) partial_.emplace(key, std::move(assembly));
+  }
   assembling_.clear();
   assemblies_.clear();
 }
 
-void Inbox::describe(HelloFrame& hello) const {
+void MessageInbox::describe(HelloFrame& hello) const {
   // A key left out for lack of room is only sent again and then recognised.
   for (const MessageKey& key : held_) {
-    if (hello.held.size() < kMaxHelloKeys / 2) hello.held.push_back(key);
+    if (hello.held.size() < kMaxHelloKeys / 4) hello.held.push_back(key);
+  }
+  for (const auto& [key, assembly] : partial_) {
+    if (hello.partial.size() < kMaxHelloKeys / 4) hello.partial.push_back({key, assembly.filled});
   }
   for (const auto& [channel, lane] : lanes_) {
     const auto credits = static_cast<size_t>(rules_.credits(channel, from_, to_));
