@@ -32,14 +32,15 @@ Result<std::string> make_request_pem(const KeyPair& key, const std::string& subj
 struct CertificateInfo {
   std::string subject;  // peer id
   std::string kind;
-  std::string job;      // of worker certificates
+  std::string job;  // of worker certificates
   uint32_t epoch = 0;
   int32_t stage = -1;
   std::string serial_hex;
   int64_t not_after_ms = 0;
 };
 Result<CertificateInfo> read_certificate(const std::string& pem);
-Result<std::string> public_key_fingerprint(const std::string& request_or_certificate_pem);  // sha256 hex
+Result<std::string> public_key_fingerprint(
+    const std::string& request_or_certificate_pem);  // sha256 hex
 
 class Authority {
  public:
