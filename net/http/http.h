@@ -17,7 +17,7 @@ namespace weft::net {
 
 struct HttpRequest {
   std::string method;
-  std::string path;                            // decoded, without query: "/api/v1/jobs/j-1"
+  std::string path;  // decoded, without query: "/api/v1/jobs/j-1"
   std::map<std::string, std::string> query;
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;                            // bounded by HttpServerOptions::max_body_bytes
@@ -41,7 +41,7 @@ using HttpHandler = std::function<void(HttpRequest, HttpReply)>;
 
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 0;  // 0: any
+  uint16_t port = 0;                             // 0: any
   std::string certificate_pem, key_pem, ca_pem;  // ca: clients may present certificates of it
   bool require_client_certificate = false;
   uint64_t max_body_bytes = uint64_t{16} << 20;
@@ -52,7 +52,8 @@ struct HttpServerOptions {
 // Owns one thread ("weft-http") on which handlers are called. stop() ends it and drops connections.
 class HttpServer {
  public:
-  static Result<std::unique_ptr<HttpServer>> start(const HttpServerOptions& options, HttpHandler handler);
+  static Result<std::unique_ptr<HttpServer>> start(const HttpServerOptions& options,
+                                                   HttpHandler handler);
   virtual ~HttpServer() = default;
   virtual uint16_t port() const = 0;
   virtual void stop() = 0;
@@ -63,7 +64,9 @@ struct HttpClientOptions {
   uint16_t port = 0;
   std::string ca_fingerprint;  // pin: some certificate of the presented chain has this SHA-256
   std::string ca_pem;          // or: verified against this CA
-  std::string expect_subject;  // peer id or "broker" the certificate must carry; empty: any
+  // Peer id the certificate must carry, or "broker": any of that kind. Empty: any of ca_pem, under
+  // a pin a broker, since every peer has a certificate of the same authority. Workers never serve.
+  std::string expect_subject;
   std::string certificate_pem, key_pem;  // our own, optional
   std::string bearer_token;
   int32_t timeout_ms = 30000;  // connect, and idle while transferring

@@ -1,0 +1,170 @@
+#include <fmt/format.h>
+
+#include <charconv>
+#include <fstream>
+
+#include "base/hash.h"
+#include "net/blob/blob_store.h"
+
+namespace weft::net {
+namespace {
+
+constexpr int kMaxAttempts = 4;  // failures in a row without a byte of progress
+
+std::string blob_target(const std::string& sha256) {
+  return "/api/v1/blobs/" + sha256;
+}
+
+std::optional<uint64_t> header_number(const HttpResponse& response, const char* name) {
+  const auto found = response.headers.find(name);
+  if (found == response.headers.end()) return std::nullopt;
+  uint64_t value = 0;
+  const std::string& text = found->second;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// One chunk at offset, as the source gave it.
+Result<std::string> get_chunk(HttpClient& client, const std::string& sha256, uint64_t offset,
+                              uint64_t bytes) {
+  const uint64_t want = std::min(bytes - offset, kBlobChunkBytes);
+  WEFT_TRY(auto response,
+           client.request("GET", blob_target(sha256), {},
+                          {{"range", fmt::format("bytes={}-{}", offset, offset + want - 1)}}));
+  if (response.status >= 400) return error_from_response(response);
+  const std::string range = fmt::format("bytes {}-{}/{}", offset, offset + want - 1, bytes);
+  const bool good = response.status == 206 && response.headers["content-range"] == range &&
+                    response.body.size() == want;
+  if (!good) {
+    return make_error(
+        Code::kCorrupt,
+        fmt::format("asked for {}, got status {}, '{}', {} bytes", range, response.status,
+                    response.headers["content-range"], response.body.size()));
+  }
+  return std::move(response.body);
+}
+
+// Fetches the rest of a blob from one source. own_bytes: of what this source delivered.
+Status fetch_rest(BlobStore& store, const std::string& sha256, uint64_t bytes, HttpClient& client,
+                  uint64_t& own_bytes) {
+  int attempts = 0;
+  while (!store.has(sha256)) {
+    const uint64_t offset = store.partial_size(sha256);
+    // Longer than it may be, or (a blob of no bytes, a crash after the last chunk) complete.
+    if (offset >= bytes) {
+      if (bytes == 0 && offset == 0) WEFT_TRY_STATUS(store.append(sha256, 0, {}));
+      return store.finish(sha256);
+    }
+    auto chunk = get_chunk(client, sha256, offset, bytes);
+    if (!chunk.ok()) {
+      const bool again = chunk.error().code == Code::kUnavailable && own_bytes > 0;
+      if (!again || ++attempts >= kMaxAttempts) return std::move(chunk).error();
+      continue;
+    }
+    const Status stored =
+        store.append(sha256, offset, std::as_bytes(std::span(chunk->data(), chunk->size())));
+    if (stored.ok()) {
+      own_bytes += chunk->size();
+      attempts = 0;
+    } else if (stored.error().code != Code::kExists) {  // else another writer was faster
+      return stored;
+    }
+  }
+  return {};
+}
+
+Status fetch_from(BlobStore& store, const std::string& sha256, uint64_t bytes,
+                  const HttpClientOptions& source) {
+  HttpClient client(source);
+  uint64_t own_bytes = 0;
+  Status status = fetch_rest(store, sha256, bytes, client, own_bytes);
+  // What did not hold may have come from an earlier source: this one gets a clean start.
+  const bool mixed = !status.ok() && status.error().code == Code::kCorrupt && own_bytes < bytes &&
+                     store.partial_size(sha256) == 0;
+  if (!mixed) return status;
+  own_bytes = 0;
+  return fetch_rest(store, sha256, bytes, client, own_bytes);
+}
+
+// Where to go on after a refused chunk: the server says how much it has.
+std::optional<uint64_t> resume_at(const HttpResponse& response, uint64_t total) {
+  if (response.status != 409) return std::nullopt;
+  const auto received = header_number(response, "weft-received");
+  return received && *received <= total ? received : std::nullopt;
+}
+
+Result<std::string> read_chunk(std::ifstream& in, const os::Path& file, uint64_t offset,
+                               uint64_t total) {
+  std::string chunk(size_t(std::min(total - offset, kBlobChunkBytes)), '\0');
+  in.clear();
+  if (!in.seekg(std::streamoff(offset)) || !in.read(chunk.data(), std::streamsize(chunk.size()))) {
+    return make_error(Code::kIo, fmt::format("cannot read {} at {}", file.string(), offset),
+                      "the file must not change while it is uploaded");
+  }
+  return chunk;
+}
+
+}  // namespace
+
+Status fetch_blob(BlobStore& store, const std::string& sha256, uint64_t bytes,
+                  const std::vector<HttpClientOptions>& sources) {
+  if (!is_sha256_hex(sha256)) {
+    return make_error(Code::kInvalid, "a blob is named by 64 lower-case hexadecimal digits");
+  }
+  if (store.has(sha256)) return {};
+  std::string reasons;
+  for (const HttpClientOptions& source : sources) {
+    const Status status = fetch_from(store, sha256, bytes, source);
+    if (status.ok()) return {};
+    if (status.error().code == Code::kIo) return status;  // our own disk
+    reasons += fmt::format("{}{}:{}: {}", reasons.empty() ? "" : "; ", source.host, source.port,
+                           status.error().message);
+  }
+  return make_error(
+      Code::kUnavailable,
+      fmt::format("none of {} sources delivered blob {}: {}", sources.size(), sha256, reasons),
+      "upload it again, or wait for a peer that has it");
+}
+
+Result<uint64_t> upload_blob(HttpClient& client, const std::string& sha256, const os::Path& file) {
+  std::error_code ec;
+  const uint64_t total = std::filesystem::file_size(file, ec);
+  std::ifstream in(file, std::ios::binary);
+  if (ec || !in) return make_error(Code::kNotFound, fmt::format("cannot open {}", file.string()));
+  WEFT_TRY(auto head, client.request("HEAD", blob_target(sha256)));
+  if (head.status == 200) return uint64_t{0};
+  if (head.status != 404) return error_from_response(head);
+  uint64_t offset = std::min(header_number(head, "weft-received").value_or(0), total);
+  uint64_t sent = 0;
+  bool resumed = offset > 0;
+  for (int attempts = 0;;) {
+    WEFT_TRY(std::string chunk, read_chunk(in, file, offset, total));
+    const uint64_t size = chunk.size();
+    auto response = client.request(
+        "PUT", fmt::format("{}?offset={}&total={}", blob_target(sha256), offset, total),
+        std::move(chunk), {{"content-type", "application/octet-stream"}});
+    if (!response.ok()) {
+      if (++attempts >= kMaxAttempts) return std::move(response).error();
+      continue;  // the client reconnects; a chunk that did arrive answers 409 and we go on
+    }
+    sent += size;
+    if (const auto at = resume_at(*response, total)) {
+      if (++attempts >= kMaxAttempts && *at <= offset) return error_from_response(*response);
+      offset = *at;
+      continue;
+    }
+    if (response->status >= 400) {
+      Error error = error_from_response(*response);
+      if (error.code != Code::kCorrupt || !resumed) return error;
+      resumed = false;  // what lay there before us was wrong and is gone now
+      offset = 0;
+      continue;
+    }
+    attempts = 0;
+    offset += size;
+    if (offset >= total) return sent;
+  }
+}
+
+}  // namespace weft::net

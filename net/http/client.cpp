@@ -1,0 +1,322 @@
+#include <fmt/format.h>
+#include <openssl/ssl.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
+#include <chrono>
+
+#include "base/hash.h"
+#include "net/http/http.h"
+#include "net/http/tls_context.h"
+
+namespace weft::net {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+using Stream = asio::ssl::stream<beast::tcp_stream>;
+
+constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+constexpr uint64_t kMaxResponseBytes = uint64_t{256} << 20;
+constexpr uint32_t kMaxHeaderBytes = 64 << 10;
+
+// What went wrong, and whether the server may have seen the request.
+struct Failure {
+  error_code ec;
+  const char* doing = "";
+  bool answered = false;  // some byte of a response had arrived
+};
+
+bool is_timeout(const error_code& ec) {
+  return ec == beast::error::timeout || ec == asio::error::timed_out;
+}
+
+// TLS alerts and failed verifications, as opposed to connections that merely broke.
+bool is_certificate_error(const error_code& ec) {
+  if (ec.category() != asio::error::get_ssl_category()) return false;
+  const int reason = ERR_GET_REASON(static_cast<unsigned long>(ec.value()));
+  switch (reason) {
+    case SSL_R_CERTIFICATE_VERIFY_FAILED:
+    case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
+    case SSL_R_TLSV1_ALERT_ACCESS_DENIED:
+    case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
+    case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
+    case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
+    case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Repeating one of these changes nothing more, so a lost answer may be asked for again.
+bool is_idempotent(const std::string& method) {
+  return method != "POST" && method != "PATCH";
+}
+
+}  // namespace
+
+struct HttpClient::Impl {
+  explicit Impl(HttpClientOptions o) : options(std::move(o)) {}
+
+  Result<HttpResponse> request(const http::request<http::string_body>& out,
+                               const std::string& method);
+
+  HttpClientOptions options;
+
+ private:
+  void deadline() { stream->next_layer().expires_after(milliseconds(options.timeout_ms)); }
+  bool reusable();
+  void disconnect() { stream.reset(); }
+  Status connect();
+  Result<HttpResponse> exchange(const http::request<http::string_body>& out, Failure& failure);
+  Error explain(const Failure& failure);
+
+  asio::awaitable<Failure> open();
+  asio::awaitable<Failure> resolve_and_connect();
+  asio::awaitable<Failure> write_and_read(const http::request<http::string_body>& out,
+                                          HttpResponse& response);
+  asio::awaitable<Failure> read(bool head, HttpResponse& response);
+
+  // Runs one coroutine to its end on this thread.
+  Failure run(asio::awaitable<Failure> work) {
+    Failure result;
+    std::exception_ptr thrown;
+    asio::co_spawn(io, std::move(work), [&](std::exception_ptr error, Failure failure) {
+      thrown = error;
+      result = failure;
+    });
+    io.restart();
+    io.run();
+    if (thrown) result = {asio::error::fault, "talk to", false};
+    return result;
+  }
+
+  asio::io_context io{1};
+  std::optional<asio::ssl::context> tls;
+  std::optional<Stream> stream;
+  beast::flat_buffer buffer;
+};
+
+// A kept connection on which the server has said something unasked was closed by it.
+bool HttpClient::Impl::reusable() {
+  if (!stream) return false;
+  auto& socket = stream->next_layer().socket();
+  error_code ec;
+  socket.non_blocking(true, ec);
+  char byte = 0;
+  socket.receive(asio::buffer(&byte, 1), tcp::socket::message_peek, ec);
+  return ec == asio::error::would_block;
+}
+
+Error HttpClient::Impl::explain(const Failure& failure) {
+  const std::string where = fmt::format("https://{}:{}", options.host, options.port);
+  if (is_certificate_error(failure.ec)) {
+    const bool ours = failure.ec.message().find("alert") != std::string::npos;
+    if (ours) {
+      return make_error(Code::kDenied,
+                        fmt::format("{} refused our certificate: {}", where, failure.ec.message()),
+                        "join the cluster again; the certificate is foreign, expired or missing");
+    }
+    const long verify = stream ? SSL_get_verify_result(stream->native_handle()) : X509_V_OK;
+    return make_error(
+        Code::kDenied,
+        fmt::format(
+            "the certificate of {} does not hold: {}", where,
+            verify != X509_V_OK ? X509_verify_cert_error_string(verify) : failure.ec.message()),
+        options.ca_fingerprint.empty()
+            ? "it is not of this cluster's authority; check the address"
+            : "the server is not the one of the join address or pin; ask for a new one");
+  }
+  if (is_timeout(failure.ec)) {
+    return make_error(Code::kTimeout,
+                      fmt::format("cannot {} {}: no progress within {} ms", failure.doing, where,
+                                  options.timeout_ms),
+                      "check that the server runs and the network is up");
+  }
+  return make_error(Code::kUnavailable,
+                    fmt::format("cannot {} {}: {}", failure.doing, where, failure.ec.message()),
+                    "check that the server runs at this address and that no firewall is between");
+}
+
+asio::awaitable<Failure> HttpClient::Impl::resolve_and_connect() {
+  error_code no_address;
+  const auto address = asio::ip::make_address(options.host, no_address);
+  beast::tcp_stream& tcp = stream->next_layer();
+  if (!no_address) {
+    auto [ec] = co_await tcp.async_connect(tcp::endpoint(address, options.port), kAwait);
+    co_return Failure{ec, "connect to"};
+  }
+  // The timer bounds the wait; it needs the resolver alive, so both are joined here.
+  tcp::resolver resolver(io);
+  asio::steady_timer timer(io, milliseconds(options.timeout_ms));
+  timer.async_wait([&resolver](error_code ec) {
+    if (!ec) resolver.cancel();
+  });
+  auto [failed, results] =
+      co_await resolver.async_resolve(options.host, std::to_string(options.port), kAwait);
+  timer.cancel();
+  if (failed == asio::error::operation_aborted) {
+    co_return Failure{asio::error::timed_out, "find the address of"};
+  }
+  if (failed) co_return Failure{failed, "find the address of"};
+  deadline();
+  auto [ec, endpoint] = co_await tcp.async_connect(results, kAwait);
+  co_return Failure{ec, "connect to"};
+}
+
+asio::awaitable<Failure> HttpClient::Impl::open() {
+  deadline();
+  if (Failure failure = co_await resolve_and_connect(); failure.ec) co_return failure;
+  error_code ignored;
+  stream->next_layer().socket().set_option(tcp::no_delay(true), ignored);
+  deadline();
+  auto [ec] = co_await stream->async_handshake(asio::ssl::stream_base::client, kAwait);
+  co_return Failure{ec, "make a TLS connection to"};
+}
+
+Status HttpClient::Impl::connect() {
+  if (!tls) {
+    WEFT_TRY(tls, client_context(options));
+  }
+  buffer.clear();
+  stream.emplace(io, *tls);
+  const Failure failure = run(open());
+  if (failure.ec) {
+    Error error = explain(failure);
+    disconnect();
+    return error;
+  }
+  Status subject = check_server_subject(stream->native_handle(), options);
+  if (!subject.ok()) disconnect();
+  return subject;
+}
+
+asio::awaitable<Failure> HttpClient::Impl::read(bool head, HttpResponse& response) {
+  http::response_parser<http::string_body> parser;
+  parser.header_limit(kMaxHeaderBytes);
+  parser.body_limit(kMaxResponseBytes);
+  parser.skip(head);
+  Failure failure{{}, "read the answer of"};
+  do {  // by pieces: the deadline is of silence, not of the whole
+    deadline();
+    auto [ec, n] = co_await http::async_read_some(*stream, buffer, parser, kAwait);
+    failure.answered = failure.answered || n > 0 || parser.got_some();
+    failure.ec = ec;
+  } while (!failure.ec && !parser.is_done());
+  if (failure.ec) co_return failure;
+  auto in = parser.release();
+  response.status = in.result_int();
+  response.content_type = std::string(in[http::field::content_type]);
+  for (const auto& field : in) {
+    std::string name(field.name_string());
+    for (char& c : name) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+    response.headers[name] = std::string(field.value());
+  }
+  response.body = std::move(in.body());
+  if (!in.keep_alive()) disconnect();
+  co_return failure;
+}
+
+asio::awaitable<Failure> HttpClient::Impl::write_and_read(
+    const http::request<http::string_body>& out, HttpResponse& response) {
+  http::request_serializer<http::string_body> serializer{out};
+  Failure written{{}, "send to"};
+  while (!written.ec && !serializer.is_done()) {
+    deadline();
+    auto [ec, n] = co_await http::async_write_some(*stream, serializer, kAwait);
+    written.ec = ec;
+  }
+  if (is_timeout(written.ec)) co_return written;
+  // Also after a failed write: a server that refuses says why before it closes.
+  Failure answer = co_await read(out.method() == http::verb::head, response);
+  if (answer.ec && written.ec && !is_certificate_error(answer.ec)) {
+    written.answered = answer.answered;
+    co_return written;
+  }
+  if (!answer.ec && written.ec) disconnect();
+  co_return answer;
+}
+
+Result<HttpResponse> HttpClient::Impl::exchange(const http::request<http::string_body>& out,
+                                                Failure& failure) {
+  HttpResponse response;
+  failure = run(write_and_read(out, response));
+  if (!failure.ec) return response;
+  Error error = explain(failure);
+  disconnect();
+  return error;
+}
+
+Result<HttpResponse> HttpClient::Impl::request(const http::request<http::string_body>& out,
+                                               const std::string& method) {
+  const bool kept = reusable();
+  if (!kept) {
+    disconnect();
+    WEFT_TRY_STATUS(connect());
+  }
+  Failure failure;
+  auto response = exchange(out, failure);
+  const bool again = !response.ok() && kept && !failure.answered && !is_timeout(failure.ec) &&
+                     is_idempotent(method);
+  if (!again) return response;
+  WEFT_TRY_STATUS(connect());
+  return exchange(out, failure);
+}
+
+HttpClient::HttpClient(HttpClientOptions options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {}
+HttpClient::~HttpClient() = default;
+HttpClient::HttpClient(HttpClient&&) noexcept = default;
+HttpClient& HttpClient::operator=(HttpClient&&) noexcept = default;
+
+Result<HttpResponse> HttpClient::request(const std::string& method, const std::string& target,
+                                         std::string body,
+                                         std::map<std::string, std::string> headers) {
+  const HttpClientOptions& options = impl_->options;
+  if (target.empty() || target.front() != '/' ||
+      target.find_first_of(" \r\n\t") != std::string::npos) {
+    return make_error(Code::kInvalid, fmt::format("'{}' is no request target", target));
+  }
+  try {
+    http::request<http::string_body> out;
+    out.version(11);
+    out.method_string(method);
+    out.target(target);
+    const bool six = options.host.find(':') != std::string::npos;
+    out.set(http::field::host,
+            fmt::format("{}{}{}:{}", six ? "[" : "", options.host, six ? "]" : "", options.port));
+    out.set(http::field::user_agent, "weft");
+    if (!options.bearer_token.empty()) {
+      out.set(http::field::authorization, "Bearer " + options.bearer_token);
+    }
+    for (const auto& [name, value] : headers) out.set(name, value);
+    out.body() = std::move(body);
+    if (!out.body().empty() || (method != "GET" && method != "HEAD")) {
+      if (out.find(http::field::content_type) == out.end()) {
+        out.set(http::field::content_type, "application/json");
+      }
+      out.content_length(out.body().size());
+    }
+    return impl_->request(out, method);
+  } catch (const std::exception& error) {
+    return make_error(Code::kInternal, fmt::format("cannot make the request {} {}: {}", method,
+                                                   target, error.what()));
+  }
+}
+
+}  // namespace weft::net

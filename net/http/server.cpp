@@ -1,0 +1,435 @@
+#include <fmt/format.h>
+
+#include <atomic>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
+#include <chrono>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "base/log.h"
+#include "base/os/signals.h"
+#include "net/http/http.h"
+#include "net/http/tls_context.h"
+#include "net/http/uri.h"
+
+namespace weft::net {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using Stream = asio::ssl::stream<beast::tcp_stream>;
+
+constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+constexpr uint32_t kMaxHeaderBytes = 16 << 10;
+constexpr milliseconds kHandshakeTime{10000};
+constexpr milliseconds kHeaderTime{10000};
+constexpr milliseconds kLingerTime{3000};
+constexpr milliseconds kMaxReplyTime{600000};
+constexpr uint64_t kMinBytesPerSecond = 16 << 10;  // slower senders and readers are cut off
+constexpr uint64_t kMaxLingerBytes = uint64_t{64} << 20;
+constexpr size_t kFilePieceBytes = 64 << 10;
+
+struct Connection;
+
+// What the thread works on. Replies hold it too: they may come after the server has gone.
+struct Core {
+  Core(HttpServerOptions o, HttpHandler h, asio::ssl::context t)
+      : options(std::move(o)), handler(std::move(h)), tls(std::move(t)), acceptor(io) {}
+
+  HttpServerOptions options;
+  HttpHandler handler;
+  asio::ssl::context tls;
+  std::set<Connection*> connections;  // of the thread only
+  asio::io_context io{1};             // after the set: its coroutines leave it when destroyed
+  tcp::acceptor acceptor;
+};
+
+struct Connection {
+  Connection(Core& c, tcp::socket socket) : core(c), stream(std::move(socket), c.tls) {
+    core.connections.insert(this);
+  }
+  ~Connection() { core.connections.erase(this); }
+  beast::tcp_stream& tcp() { return stream.next_layer(); }
+
+  Core& core;
+  Stream stream;
+  beast::flat_buffer buffer;
+  std::string remote, certificate_pem;
+};
+
+// One request waiting for its reply; touched by the thread only.
+struct Pending {
+  explicit Pending(asio::io_context& io) : timer(io) {}
+  asio::steady_timer timer;
+  std::optional<HttpResponse> response;
+};
+
+// Carries the reply to the thread. A handler that drops its reply has answered 500.
+class Replier {
+ public:
+  Replier(std::shared_ptr<Core> core, std::shared_ptr<Pending> pending)
+      : core_(std::move(core)), pending_(std::move(pending)) {}
+  Replier(const Replier&) = delete;
+  Replier& operator=(const Replier&) = delete;
+  ~Replier() {
+    reply(problem_response(make_error(Code::kInternal, "the request was given up unanswered")));
+  }
+  void reply(HttpResponse response) {
+    if (done_.exchange(true)) return;
+    asio::post(core_->io,
+               [pending = std::move(pending_), response = std::move(response)]() mutable {
+                 pending->response = std::move(response);
+                 pending->timer.cancel();
+               });
+  }
+
+ private:
+  std::shared_ptr<Core> core_;
+  std::shared_ptr<Pending> pending_;
+  std::atomic<bool> done_{false};
+};
+
+milliseconds transfer_time(const Core& core, uint64_t bytes) {
+  return milliseconds(core.options.idle_timeout_ms + int64_t(bytes / kMinBytesPerSecond) * 1000);
+}
+
+bool is_field_text(std::string_view text) {
+  return text.find_first_of(std::string_view("\r\n\0", 3)) == std::string_view::npos;
+}
+
+template <typename Body>
+void fill_header(http::response<Body>& out, const HttpResponse& response, bool keep_alive) {
+  out.keep_alive(keep_alive);
+  if (response.status != 204) out.set(http::field::content_type, response.content_type);
+  for (const auto& [name, value] : response.headers) {
+    if (is_field_text(name) && is_field_text(value)) out.set(name, value);
+  }
+}
+
+asio::awaitable<bool> write_header_only(Connection& c, const HttpResponse& response,
+                                        uint64_t length, unsigned version, bool keep_alive) {
+  http::response<http::empty_body> out{http::int_to_status(unsigned(response.status)), version};
+  fill_header(out, response, keep_alive);
+  out.content_length(length);
+  http::response_serializer<http::empty_body> serializer{out};
+  c.tcp().expires_after(transfer_time(c.core, 0));
+  auto [ec, n] = co_await http::async_write_header(c.stream, serializer, kAwait);
+  co_return !ec;
+}
+
+asio::awaitable<bool> write_file(Connection& c, const HttpResponse& response, std::ifstream& file) {
+  std::vector<char> piece(kFilePieceBytes);
+  uint64_t left = response.file_length;
+  while (left > 0) {
+    const size_t want = size_t(std::min<uint64_t>(left, piece.size()));
+    // A file that shrank: the connection ends short, which the client sees.
+    if (!file.read(piece.data(), std::streamsize(want))) co_return false;
+    c.tcp().expires_after(transfer_time(c.core, 0));
+    auto [ec, n] = co_await asio::async_write(c.stream, asio::buffer(piece.data(), want), kAwait);
+    if (ec) co_return false;
+    left -= want;
+  }
+  co_return true;
+}
+
+asio::awaitable<bool> write_body(Connection& c, HttpResponse& response, unsigned version,
+                                 bool keep_alive) {
+  http::response<http::string_body> out{http::int_to_status(unsigned(response.status)), version};
+  fill_header(out, response, keep_alive);
+  out.body() = std::move(response.body);
+  if (response.status != 204) out.content_length(out.body().size());
+  c.tcp().expires_after(transfer_time(c.core, out.body().size()));
+  auto [ec, n] = co_await http::async_write(c.stream, out, kAwait);
+  co_return !ec;
+}
+
+// Whether the connection may carry another request.
+asio::awaitable<bool> write_response(Connection& c, HttpResponse response, bool head,
+                                     unsigned version, bool keep_alive) {
+  if (response.status < 200 || response.status > 599) response.status = 500;
+  bool written = false;
+  if (!response.file.empty()) {
+    std::ifstream file(response.file, std::ios::binary);
+    if (!file.seekg(std::streamoff(response.file_offset))) {
+      HttpResponse failed = problem_response(
+          make_error(Code::kIo, "cannot open the file of this answer", "try again"));
+      written = co_await write_body(c, failed, version, keep_alive);
+    } else {
+      written = co_await write_header_only(c, response, response.file_length, version, keep_alive);
+      if (written && !head) written = co_await write_file(c, response, file);
+    }
+  } else if (head) {
+    written = co_await write_header_only(c, response, response.body.size(), version, keep_alive);
+  } else {
+    written = co_await write_body(c, response, version, keep_alive);
+  }
+  co_return written&& keep_alive;
+}
+
+// Reads and drops what the client still sends, so that closing does not reset the connection
+// before it has read our answer.
+asio::awaitable<void> linger(Connection& c) {
+  error_code ignored;
+  c.tcp().socket().shutdown(tcp::socket::shutdown_send, ignored);
+  c.tcp().expires_after(kLingerTime);
+  std::vector<char> sink(kFilePieceBytes);
+  for (uint64_t total = 0; total < kMaxLingerBytes;) {
+    auto [ec, n] = co_await c.tcp().async_read_some(asio::buffer(sink), kAwait);
+    if (ec) break;
+    total += n;
+  }
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& ch : out) ch = ch >= 'A' && ch <= 'Z' ? char(ch - 'A' + 'a') : ch;
+  return out;
+}
+
+std::optional<HttpRequest> to_request(Connection& c, http::request<http::string_body>& in) {
+  const auto target = parse_target(std::string_view(in.target().data(), in.target().size()));
+  if (!target) return std::nullopt;
+  HttpRequest out;
+  out.method = std::string(in.method_string());
+  out.path = target->path;
+  out.query = target->query;
+  for (const auto& field : in) {
+    std::string& value = out.headers[lower(
+        std::string_view(field.name_string().data(), field.name_string().size()))];
+    if (!value.empty()) value += ", ";
+    value += std::string(field.value());
+  }
+  out.body = std::move(in.body());
+  out.client_certificate_pem = c.certificate_pem;
+  out.remote_address = c.remote;
+  return out;
+}
+
+void call_handler(const std::shared_ptr<Core>& core, HttpRequest request,
+                  std::shared_ptr<Pending> pending) {
+  auto replier = std::make_shared<Replier>(core, std::move(pending));
+  try {
+    core->handler(std::move(request),
+                  [replier](HttpResponse response) { replier->reply(std::move(response)); });
+  } catch (const std::exception& error) {
+    log_error("an HTTP handler threw: {}", error.what());
+    replier->reply(problem_response(make_error(Code::kInternal, "the request failed inside")));
+  }
+}
+
+asio::awaitable<HttpResponse> answer(Connection& c, std::weak_ptr<Core> weak, HttpRequest request) {
+  auto pending = std::make_shared<Pending>(c.core.io);
+  pending->timer.expires_after(kMaxReplyTime);
+  c.tcp().expires_never();
+  if (auto core = weak.lock()) call_handler(core, std::move(request), pending);
+  if (!pending->response) co_await pending->timer.async_wait(kAwait);
+  if (pending->response) co_return std::move(*pending->response);
+  co_return problem_response(make_error(Code::kTimeout, "the request took too long", "try again"));
+}
+
+HttpResponse refusal(error_code ec, uint64_t max_body_bytes) {
+  if (ec == http::error::body_limit) {
+    return problem_response(
+        make_error(Code::kTooLarge, fmt::format("the body is larger than {} bytes", max_body_bytes),
+                   "send large content as blobs, in chunks"));
+  }
+  HttpResponse out = problem_response(
+      make_error(Code::kInvalid, fmt::format("not a readable HTTP request: {}", ec.message())));
+  if (ec == http::error::header_limit) out.status = 431;
+  return out;
+}
+
+bool is_http_error(error_code ec) {
+  static const auto& category = http::make_error_code(http::error::bad_version).category();
+  return ec.category() == category && ec != http::error::end_of_stream &&
+         ec != http::error::partial_message;
+}
+
+using Parser = http::request_parser<http::string_body>;
+
+asio::awaitable<error_code> read_request(Connection& c, Parser& parser) {
+  if (c.buffer.size() == 0) {
+    c.buffer.shrink_to_fit();
+    c.tcp().expires_after(milliseconds(c.core.options.idle_timeout_ms));
+    auto [ec, n] = co_await c.stream.async_read_some(c.buffer.prepare(4096), kAwait);
+    if (ec) co_return ec;
+    c.buffer.commit(n);
+  }
+  c.tcp().expires_after(kHeaderTime);
+  if (auto [ec, n] = co_await http::async_read_header(c.stream, c.buffer, parser, kAwait); ec) {
+    co_return ec;
+  }
+  if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+    http::response<http::empty_body> go_on{http::status::continue_, parser.get().version()};
+    if (auto [ec, n] = co_await http::async_write(c.stream, go_on, kAwait); ec) co_return ec;
+  }
+  const auto length = parser.content_length_remaining();
+  const auto end =
+      steady_clock::now() + transfer_time(c.core, length.value_or(c.core.options.max_body_bytes));
+  const milliseconds idle(c.core.options.idle_timeout_ms);
+  while (!parser.is_done()) {
+    c.tcp().expires_at(std::min(end, steady_clock::now() + idle));
+    auto [ec, n] = co_await http::async_read_some(c.stream, c.buffer, parser, kAwait);
+    if (ec) co_return ec;
+  }
+  co_return error_code{};
+}
+
+asio::awaitable<bool> serve_one(Connection& c, std::weak_ptr<Core> core) {
+  Parser parser;
+  parser.header_limit(kMaxHeaderBytes);
+  parser.body_limit(c.core.options.max_body_bytes);
+  const error_code ec = co_await read_request(c, parser);
+  if (ec) {
+    if (!is_http_error(ec)) co_return false;
+    co_await write_response(c, refusal(ec, c.core.options.max_body_bytes), false, 11, false);
+    co_await linger(c);
+    co_return false;
+  }
+  auto in = parser.release();
+  const bool keep_alive = in.keep_alive(), head = in.method() == http::verb::head;
+  const unsigned version = in.version();
+  auto request = to_request(c, in);
+  HttpResponse response;
+  if (request) {
+    response = co_await answer(c, std::move(core), std::move(*request));
+  } else {
+    response = problem_response(make_error(Code::kInvalid, "the request target is malformed"));
+  }
+  co_return co_await write_response(c, std::move(response), head, version, keep_alive);
+}
+
+asio::awaitable<void> serve(std::unique_ptr<Connection> c, std::weak_ptr<Core> core) {
+  error_code ec;
+  c->tcp().socket().set_option(tcp::no_delay(true), ec);
+  const auto remote = c->tcp().socket().remote_endpoint(ec);
+  if (ec) co_return;
+  c->remote = remote.address().to_string();
+  c->tcp().expires_after(kHandshakeTime);
+  auto [failed] = co_await c->stream.async_handshake(asio::ssl::stream_base::server, kAwait);
+  if (failed) {
+    log_debug("TLS handshake with {} failed: {}", c->remote, failed.message());
+    co_await linger(*c);
+    co_return;
+  }
+  c->certificate_pem = peer_certificate_pem(c->stream.native_handle());
+  while (co_await serve_one(*c, core)) {
+  }
+  c->tcp().expires_after(kLingerTime);
+  co_await c->stream.async_shutdown(kAwait);
+}
+
+void log_end(std::exception_ptr failure) {
+  if (!failure) return;
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    log_error("an HTTP connection ended by an exception: {}", error.what());
+  }
+}
+
+asio::awaitable<void> accept_loop(Core& core, std::weak_ptr<Core> weak) {
+  while (core.acceptor.is_open()) {
+    auto [ec, socket] = co_await core.acceptor.async_accept(kAwait);
+    if (ec == asio::error::operation_aborted) co_return;
+    if (ec) {  // out of descriptors, or the client left: wait instead of spinning
+      asio::steady_timer pause(core.io, milliseconds(100));
+      co_await pause.async_wait(kAwait);
+      continue;
+    }
+    if (core.connections.size() >= size_t(core.options.max_connections)) continue;  // closes it
+    asio::co_spawn(core.io, serve(std::make_unique<Connection>(core, std::move(socket)), weak),
+                   log_end);
+  }
+}
+
+class Server final : public HttpServer {
+ public:
+  explicit Server(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+  ~Server() override { stop(); }
+
+  void run() {
+    port_ = core_->acceptor.local_endpoint().port();
+    asio::co_spawn(core_->io, accept_loop(*core_, core_), log_end);
+    thread_ = std::thread([core = core_] {
+      os::name_thread("weft-http");
+      core->io.run();
+    });
+  }
+  uint16_t port() const override { return port_; }
+
+  void stop() override {
+    if (!thread_.joinable()) return;
+    asio::post(core_->io, [core = core_.get()] {
+      error_code ignored;
+      core->acceptor.close(ignored);
+      for (Connection* connection : core->connections) connection->tcp().close();
+      core->io.stop();
+    });
+    thread_.join();
+    core_->handler = nullptr;
+  }
+
+ private:
+  std::shared_ptr<Core> core_;
+  uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+Status listen(Core& core) {
+  const auto fail = [&](const char* what, const error_code& ec) {
+    return make_error(Code::kUnavailable,
+                      fmt::format("cannot {} {}:{}: {}", what, core.options.host, core.options.port,
+                                  ec.message()),
+                      "choose another address or port, or end the program that holds it");
+  };
+  error_code ec;
+  const auto address = asio::ip::make_address(
+      core.options.host == "localhost" ? "127.0.0.1" : core.options.host, ec);
+  if (ec) return fail("use as a listen address", ec);
+  const tcp::endpoint endpoint(address, core.options.port);
+  core.acceptor.open(endpoint.protocol(), ec);
+  if (ec) return fail("open", ec);
+  core.acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
+  core.acceptor.bind(endpoint, ec);
+  if (ec) return fail("bind", ec);
+  core.acceptor.listen(1024, ec);
+  if (ec) return fail("listen on", ec);
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpServerOptions& options,
+                                                      HttpHandler handler) {
+  if (!handler) return make_error(Code::kInternal, "an HTTP server needs a handler");
+  WEFT_TRY(auto tls, server_context(options));
+  try {
+    auto core = std::make_shared<Core>(options, std::move(handler), std::move(tls));
+    WEFT_TRY_STATUS(listen(*core));
+    auto server = std::make_unique<Server>(std::move(core));
+    server->run();
+    return std::unique_ptr<HttpServer>(std::move(server));
+  } catch (const std::exception& error) {
+    return make_error(Code::kInternal, fmt::format("cannot start HTTP: {}", error.what()));
+  }
+}
+
+}  // namespace weft::net
