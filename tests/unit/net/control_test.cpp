@@ -1,6 +1,9 @@
 // Control server and clients over loopback: who gets in, what survives restarts, who may be whom.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include <chrono>
@@ -260,6 +263,27 @@ TEST_F(ControlTest, GarbageAndOversizeOfAListedPeerAreSurvived) {
   a->send(leaving("fine"), 20000);
   ASSERT_TRUE(at_server_.wait_for(1));
   EXPECT_EQ(at_server_.seen().front(), "p-a:fine");
+}
+
+TEST_F(ControlTest, SilentConnectionsAreClosed) {
+  ControlServerOptions options;
+  options.keys = server_keys_;
+  options.handshake_ms = 200;
+  auto server = ControlServer::start(options, [](const auto&, const auto&) {}).value();
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const timeval patience{15, 0};
+  ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(server->port());
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  char bytes[256];
+  ssize_t n = 0;
+  do n = ::read(fd, bytes, sizeof bytes);  // its greeting, then the end
+  while (n > 0);
+  EXPECT_EQ(n, 0);
+  ::close(fd);
 }
 
 TEST_F(ControlTest, BadKeysAndTakenPortsAreErrors) {
