@@ -73,9 +73,10 @@ std::vector<std::vector<int32_t>> cut_units(const Graph& graph);
 // among such splits the one with the fewest bytes over its borders, summed per border. Then units
 // that only make or view values move to their first user's stage where that sends less and
 // overloads nobody. weights[i]: cost of unit i, finite and not negative. Fewer units than stages:
-// kInvalid.
+// kInvalid. slack: how much larger than the least largest weight a stage may be (0.05: 5 %), where
+// that saves bytes.
 Result<Partition> split_contiguous(const Graph& graph, const std::vector<double>& unit_weights,
-                                   int32_t stages);
+                                   int32_t stages, double slack = 0);
 
 // A uniformly seeded legal cut, not contiguous in general: a random topological order of the units
 // cut at random places. Fewer units than stages: kInvalid ("more stages than nodes").

@@ -183,7 +183,7 @@ void pull_to_users(const Graph& graph, const Flow& flow,
 }  // namespace
 
 Result<Partition> split_contiguous(const Graph& graph, const std::vector<double>& unit_weights,
-                                   int32_t stages) {
+                                   int32_t stages, double slack) {
   const auto units = cut_units(graph);
   WEFT_TRY_STATUS(check_counts(units.size(), stages));
   if (unit_weights.size() != units.size()) {
@@ -199,7 +199,7 @@ Result<Partition> split_contiguous(const Graph& graph, const std::vector<double>
     sums[unit + 1] = sums[unit] + unit_weights[unit];
   }
   const Flow flow(graph);
-  const double bound = least_largest(sums, stages);
+  const double bound = least_largest(sums, stages) * (1 + std::max(slack, 0.0));
   const auto ends = cheapest_borders(sums, border_bytes(graph, flow, units), stages, bound);
   Partition partition = from_borders(units, graph.nodes.size(), ends);
   pull_to_users(graph, flow, units, unit_weights, bound, partition);

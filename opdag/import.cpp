@@ -54,6 +54,15 @@ bool is_dropped(std::string_view op) {
   return std::find(std::begin(kDropped), std::end(kDropped), op) != std::end(kDropped);
 }
 
+// Uninitialised memory would show a stranger's graph what lay there before; such operators become
+// the zeroing ones of the same arguments (but memory_format, which zeros does not take).
+std::string initialised(std::string op) {
+  if (op == "aten::empty.memory_format") return "aten::zeros";
+  if (op == "aten::empty_like") return "aten::zeros_like";
+  if (op == "aten::new_empty") return "aten::new_zeros";
+  return op;
+}
+
 // One weight file's description in data/{weights,constants}/*_config.json.
 struct Payloads {
   Json config = Json::object();
@@ -235,13 +244,17 @@ class Importer {
     for (size_t i = 0; i < nodes.size(); ++i) {
       Node node;
       node.id = static_cast<NodeId>(i);
-      node.op = read_target(nodes[i].at("target").get<std::string>());
+      node.op = initialised(read_target(nodes[i].at("target").get<std::string>()));
       if (is_dropped(node.op)) continue;
       if (find_op(node.op) == nullptr && !options_.keep_refused && !rewritten_later(node.op)) {
         return refused_op(node);
       }
       for (const Json& input : nodes[i].at("inputs")) {
         WEFT_TRY_STATUS(read_argument(node, input));
+      }
+      if (node.op == "aten::zeros") {
+        std::erase_if(node.arguments,
+                      [](const NamedArgument& argument) { return argument.name == "memory_format"; });
       }
       const Json& outputs = nodes[i].at("outputs");
       for (size_t k = 0; k < outputs.size(); ++k) {
@@ -393,7 +406,7 @@ class Importer {
       list.kind = ValueKind::kTensorList;
       WEFT_TRY(const ValueId id, add(std::move(list)));
       node.outputs.push_back(id);
-    } else if (options_.keep_refused && kind.starts_with("as_sym_")) {
+    } else if (options_.keep_refused && kind.starts_with("as_sym_") && !body->empty()) {
       Value number;
       number.id = static_cast<ValueId>(graph_.values.size());
       number.name = body->begin()->is_string() ? body->begin()->get<std::string>()

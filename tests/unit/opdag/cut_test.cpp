@@ -395,6 +395,22 @@ TEST(Cut, CheapMakersFollowTheirUsers) {
   EXPECT_EQ(partition->stage_of, (std::vector<int32_t>{1, 0, 0, 1, 1, 1, 1}));
 }
 
+// 4 KiB cross the balanced border of this graph, 128 bytes one a little aside.
+TEST(Cut, SlackBuysFewerBytes) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {4, 8});
+  x = b.linear(x, "w0", 256);
+  x = b.linear(x, "w1", 8);
+  x = b.linear(x, "w2", 256);
+  b.loss(b.mean(x));
+  auto graph = b.build();
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  const std::vector<double> weights{10, 1, 9, 0};
+  EXPECT_EQ(split_contiguous(*graph, weights, 2)->stage_of, (std::vector<int32_t>{0, 1, 1, 1}));
+  EXPECT_EQ(split_contiguous(*graph, weights, 2, 0.1)->stage_of,
+            (std::vector<int32_t>{0, 0, 1, 1}));
+}
+
 // A long chain: the exact split stays fast, and recursion would overflow.
 TEST(Cut, LargeGraphsAreNoTrouble) {
   GraphBuilder b;
