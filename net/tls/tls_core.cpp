@@ -26,7 +26,8 @@ constexpr int kNotSentBytes = 16 * 1024;
 constexpr size_t kMaxHandshakes = 64;  // incoming connections not yet authenticated
 constexpr int kBacklog = 256;
 constexpr int64_t kMinBackoffMs = 50, kMaxBackoffMs = 1000;
-constexpr int64_t kStableMs = 2000;  // a connection that lived this long resets the backoff
+constexpr int64_t kStableMs =
+    2000;  // a connection that lived this long, or was of use, resets the backoff
 constexpr int64_t kLeaveMs = 1000;
 
 void tune(tcp::socket& socket) {
@@ -151,6 +152,11 @@ void TlsCore::post_send(int32_t to_stage, Message message) {
   mailbox_.count_queued();
   asio::post(io_, [this, to_stage, message = std::move(message)]() mutable {
     Link& link = *links_.at(to_stage);
+    if (link.left) {
+      fail(make_error(Code::kUnavailable,
+                      fmt::format("{} has left: {} cannot be sent", link.name(),
+                                  message.key.text())));
+    }
     ++link.queued;
     link.outbox.push(std::move(message));
     release(link);
@@ -275,7 +281,8 @@ Task<void> TlsCore::dial_loop(Link* link) {
     if (status.ok()) {
       const int64_t since_ms = now_ms();
       while (link->connection) co_await link->changed.async_wait(as_tuple(use_awaitable));
-      if (now_ms() - since_ms > kStableMs) backoff_ms = std::min(kMinBackoffMs, max_backoff_ms);
+      if (link->progressed || now_ms() - since_ms > kStableMs)
+        backoff_ms = std::min(kMinBackoffMs, max_backoff_ms);
     } else {
       Error error = std::move(status).error();
       mailbox_.link_trouble(link->stage, error.message);

@@ -70,7 +70,8 @@ struct Link {
   ConnectionPtr connection;    // authenticated; at most one
   asio::steady_timer changed;  // cancelled when connection changes
   bool ever_up = false, left = false;
-  int32_t violations = 0;  // protocol errors on this link, either side's
+  bool progressed = false;  // the latest connection carried something of a message
+  int32_t violations = 0;   // protocol errors on this link, either side's
   int64_t last_heard_ms = 0, left_ms = 0;
   int64_t queued = 0;        // messages handed to the outbox and not released
   std::string name() const;  // "stage 2 (peer abc)"

@@ -184,6 +184,7 @@ Task<Status> TlsCore::read_frame(ConnectionPtr connection, DecodedFrame* out) {
 void TlsCore::activate(const ConnectionPtr& connection, const HelloFrame& hello) {
   Link& link = *connection->link;
   connection->active = true;
+  link.progressed = false;
   connection->deadline_ms = 0;
   connection->up_since_ms = connection->last_heard_ms = link.last_heard_ms = now_ms();
   const int64_t resent = link.outbox.on_connected(hello);
@@ -227,6 +228,8 @@ Task<void> TlsCore::read_loop(ConnectionPtr connection) {
 Status TlsCore::handle(Connection& connection, DecodedFrame& decoded) {
   Link& link = *connection.link;
   Status status;
+  const auto type = static_cast<FrameType>(decoded.frame.index() + 1);
+  link.progressed |= type >= FrameType::kMessage && type <= FrameType::kConsumed;
   if (auto* message = std::get_if<MessageFrame>(&decoded.frame)) {
     return handle_arrival(connection, link.inbox.on_message(*message, decoded.body));
   }
