@@ -37,8 +37,10 @@ if(LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA)
 endif()
 if(LibTorch_FOUND AND NOT TARGET LibTorch::torch)
   add_library(LibTorch::torch INTERFACE IMPORTED)
-  target_include_directories(LibTorch::torch SYSTEM INTERFACE
-    "${WEFT_TORCH_DIR}/include" "${WEFT_TORCH_DIR}/include/torch/csrc/api/include")
+  # After the system's own: the wheel carries other versions of fmt and protobuf.
+  target_compile_options(LibTorch::torch INTERFACE
+    "SHELL:-idirafter ${WEFT_TORCH_DIR}/include"
+    "SHELL:-idirafter ${WEFT_TORCH_DIR}/include/torch/csrc/api/include")
   target_link_libraries(LibTorch::torch INTERFACE ${LibTorch_CPU} ${LibTorch_C10})
   target_link_options(LibTorch::torch INTERFACE "-Wl,-rpath,${WEFT_TORCH_DIR}/lib")
   if(LibTorch_CUDA)

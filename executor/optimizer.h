@@ -1,5 +1,5 @@
-// StageOptimizer: libtorch's own optimizers over the parameters one stage owns, with the job's
-// groups, rate schedule and decay rules. Compute thread only.
+// StageOptimizer: libtorch's own optimizers (its fused kernels) over the parameters one stage owns,
+// with the job's groups, rate schedule and decay rules. Compute thread only.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,8 @@ struct OwnedParameter {
   at::Tensor value;  // leaf, requires grad, updated in place
 };
 
+// A parameter takes the rates of the first group whose pattern matches its name; an explicit
+// weight_decay of a group holds for norms and biases too, the job's own does not.
 class StageOptimizer {
  public:
   static Result<std::unique_ptr<StageOptimizer>> make(const job::TrainSpec& train,
@@ -31,7 +33,8 @@ class StageOptimizer {
   virtual Status step(int64_t step) = 0;
 
   // State tensors by "weft.optimizer.<state>/<parameter name>": exp_avg, exp_avg_sq, step,
-  // momentum_buffer. Loading checks shapes; missing state of a parameter starts fresh.
+  // momentum_buffer. The tensors are the live ones, not copies. Loading checks shapes; missing
+  // state of a parameter starts fresh.
   virtual std::map<std::string, at::Tensor> state() const = 0;
   virtual Status load_state(const std::map<std::string, at::Tensor>& state) = 0;
 };

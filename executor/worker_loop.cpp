@@ -1,0 +1,159 @@
+#include "executor/worker_loop.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/log.h"
+#include "executor/checkpoint.h"
+#include "executor/convert.h"
+
+// After the others: the allocator statistics of whatever accelerator is there.
+#include <ATen/DeviceAccelerator.h>
+
+namespace weft::executor {
+
+int64_t peak_memory_bytes(const std::string& device) {
+  if (device.starts_with("cuda")) {
+    try {
+      const c10::Device card(device);
+      const auto stats =
+          at::getDeviceAllocator(card.type())
+              ->getDeviceStats(card.has_index() ? card.index() : c10::DeviceIndex{0});
+      constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+      return stats.reserved_bytes[kAll].peak;
+    } catch (const std::exception& error) {
+      log_debug("no memory statistics of {}: {}", device, exception_text(error));
+    }
+  }
+  return peak_resident_bytes();
+}
+
+Boundary boundary_at(const job::TrainSpec& train, int64_t done, bool evaluates) {
+  const bool last = done >= train.steps;
+  const auto due = [&](int64_t every) { return last || (every > 0 && done % every == 0); };
+  return {evaluates && due(train.eval_every), due(train.checkpoint_every)};
+}
+
+TrainingLoop::TrainingLoop(LoopOptions options, StageRuntime& runtime, net::Endpoint& endpoint,
+                           WorkerControl& control, EventSink events)
+    : options_(std::move(options)),
+      runtime_(runtime),
+      endpoint_(endpoint),
+      control_(control),
+      events_(std::move(events)),
+      done_(options_.spec.resume.step) {}
+
+Status TrainingLoop::drive() {
+  for (;;) {
+    if (control_.stopped()) return control_.stop_error();
+    WEFT_TRY(const Progress progress, runtime_.advance());
+    control_.moved();
+    if (progress == Progress::kDone) return {};
+    if (progress == Progress::kRan) continue;
+    if (auto waited = endpoint_.wait(options_.wait_ms); !waited) {
+      const Code code = waited.error().code;
+      if (code == Code::kCancelled && control_.stopped()) return control_.stop_error();
+      // A silent link is the endpoint's to judge; a slow neighbour is no failure.
+      if (code != Code::kTimeout && code != Code::kCancelled) return std::move(waited).error();
+    }
+    control_.moved();
+  }
+}
+
+void TrainingLoop::report_step(double seconds) {
+  const StepResult result = runtime_.result();
+  job::WorkerEvent event;
+  event.kind = job::WorkerEventKind::kStep;
+  event.step = done_;
+  event.loss = options_.loss_stage ? result.loss : std::numeric_limits<double>::quiet_NaN();
+  event.grad_norm = result.grad_norm;
+  event.seconds = seconds;
+  event.busy = seconds > 0 ? std::clamp(result.busy_s / seconds, 0.0, 1.0) : 0;
+  event.samples = options_.spec.spec.train.batch;
+  event.tokens = event.samples * options_.batch.sequence;
+  event.peak_memory_bytes = peak_memory_bytes(options_.spec.device);
+  for (const auto& [edge, bytes] : endpoint_.stats().bytes_sent) {
+    int64_t& before = sent_bytes_[edge];
+    event.edge_bytes[static_cast<int32_t>(edge)] = bytes - before;
+    before = bytes;
+  }
+  events_(event);
+}
+
+Status TrainingLoop::train_step() {
+  const double start = monotonic_seconds();
+  WEFT_TRY_STATUS(runtime_.begin_step(done_));
+  WEFT_TRY_STATUS(drive());
+  ++done_;
+  report_step(monotonic_seconds() - start);
+  return {};
+}
+
+Status TrainingLoop::evaluate() {
+  const double start = monotonic_seconds();
+  // Evaluations happen at distinct counts of done steps: the count is their ordinal.
+  WEFT_TRY_STATUS(runtime_.begin_eval(done_, options_.eval_micro_batches));
+  WEFT_TRY_STATUS(drive());
+  if (!options_.loss_stage) return {};
+  const StepResult result = runtime_.result();
+  job::WorkerEvent event;
+  event.kind = job::WorkerEventKind::kEval;
+  event.step = done_;
+  event.loss = result.loss;
+  event.accuracy = result.accuracy;
+  event.seconds = monotonic_seconds() - start;
+  event.samples = options_.eval_micro_batches * options_.batch.micro_batch;
+  events_(event);
+  return {};
+}
+
+Status TrainingLoop::checkpoint() {
+  const job::WorkerSpec& spec = options_.spec;
+  const ShardInfo info{spec.job, spec.plan.epoch, spec.stage, done_};
+  const os::Path path = os::Path(spec.work_dir) / shard_name(info);
+  WEFT_TRY_STATUS(write_shard(path, runtime_.state(), info));
+  control_.moved();
+  // The daemon copies shards away as they are reported; older ones only fill the disk.
+  const int64_t keep = std::max<int64_t>(2, spec.spec.train.checkpoint_keep);
+  WEFT_TRY_STATUS(prune_shards(spec.work_dir, spec.stage, keep));
+  shard_path_ = path.string();
+  job::WorkerEvent event;
+  event.kind = job::WorkerEventKind::kCheckpoint;
+  event.step = done_;
+  event.path = shard_path_;
+  events_(event);
+  return {};
+}
+
+Status TrainingLoop::at_boundary() {
+  const Boundary boundary =
+      boundary_at(options_.spec.spec.train, done_, options_.eval_micro_batches > 0);
+  if (boundary.evaluate) WEFT_TRY_STATUS(evaluate());
+  if (boundary.checkpoint) WEFT_TRY_STATUS(checkpoint());
+  return {};
+}
+
+Status TrainingLoop::run() {
+  const int64_t steps = options_.spec.spec.train.steps;
+  if (done_ >= steps) WEFT_TRY_STATUS(at_boundary());
+  while (done_ < steps) {
+    if (auto trained = train_step(); !trained) {
+      return std::move(trained).error().within(fmt::format("step {}", done_));
+    }
+    if (auto ended = at_boundary(); !ended) {
+      return std::move(ended).error().within(fmt::format("after step {}", done_));
+    }
+  }
+  WEFT_TRY_STATUS(endpoint_.flush(options_.spec.link_timeout_ms));
+  job::WorkerEvent event;
+  event.kind = job::WorkerEventKind::kFinished;
+  event.step = done_;
+  event.path = shard_path_;
+  event.peak_memory_bytes = peak_memory_bytes(options_.spec.device);
+  events_(event);
+  return {};
+}
+
+}  // namespace weft::executor

@@ -1,0 +1,105 @@
+// weft-worker: one stage of one job, a child of weftd that holds libtorch and the card.
+// Standard output carries events only; logs go to standard error.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/log.h"
+#include "base/os/file.h"
+#include "base/version.h"
+#include "executor/check.h"
+#include "executor/prepare.h"
+#include "executor/worker.h"
+
+namespace weft::executor {
+namespace {
+
+constexpr size_t kMaxSpecBytes = size_t{64} << 20;
+constexpr const char* kUsage =
+    "usage: weft-worker run [--spec FILE]   an assignment; without FILE its JSON is the first\n"
+    "                                       line of standard input\n"
+    "       weft-worker check ...           see weft model check\n"
+    "       weft-worker prepare MODEL.pt2 --out DIR [--stages K]   for tests: graphs, plan, "
+    "weights\n"
+    "       weft-worker --version\n";
+
+int usage(const std::string& problem) {
+  fmt::print(stderr, "weft-worker: {}\n{}", problem, kUsage);
+  return kExitUsage;
+}
+
+Result<job::WorkerSpec> read_spec(const std::string& path, LineReader& input) {
+  Result<std::string> text =
+      path.empty() ? input.next(kMaxSpecBytes) : os::read_file(path, kMaxSpecBytes);
+  if (!text) return std::move(text).error().within("reading the assignment");
+  try {
+    auto spec = job::worker_spec_from_json(nlohmann::json::parse(*text));
+    if (!spec) return std::move(spec).error().within("the assignment");
+    return spec;
+  } catch (const std::exception& error) {
+    return make_error(Code::kInvalid, fmt::format("the assignment is not JSON: {}", error.what()));
+  }
+}
+
+int run_command(int argc, char** argv) {
+  std::string path;
+  for (int i = 2; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--spec") == 0 && i + 1 < argc) {
+      path = argv[++i];
+    } else {
+      return usage(fmt::format("unknown argument {}", argv[i]));
+    }
+  }
+  EventWriter writer(1);
+  const EventSink events = [&writer](const job::WorkerEvent& event) { writer.write(event); };
+  LineReader input(0);
+  auto spec = read_spec(path, input);
+  if (!spec) {
+    log_error("{}", spec.error().text());
+    events(failure_event(spec.error(), 0));
+    return kExitUsage;
+  }
+  WorkerControl control;
+  int code = kExitFailed;
+  {
+    const StdinThread reader(control, input, exit_now);
+    const AliveThread alive(control, events);
+    code = run_worker(*spec, control, events);
+  }
+  return code;
+}
+
+int main_command(int argc, char** argv) {
+  log_init("weft-worker", LogLevel::kInfo, false);
+  harden_process();
+  // A reader that went away is an error of write, not a signal.
+  std::signal(SIGPIPE, SIG_IGN);
+  if (argc < 2) return usage("a command is missing");
+  const std::string command = argv[1];
+  if (command == "--version") {
+    fmt::print("weft-worker {}\n", kVersion);
+    return 0;
+  }
+  if (command == "--help" || command == "-h") {
+    fmt::print("{}", kUsage);
+    return 0;
+  }
+  if (command == "run") return run_command(argc, argv);
+  if (command == "check") return check_command(argc, argv);
+  if (command == "prepare") return prepare_command(argc, argv);
+  return usage(fmt::format("unknown command {}", command));
+}
+
+}  // namespace
+}  // namespace weft::executor
+
+int main(int argc, char** argv) {
+  const int code = weft::executor::main_command(argc, argv);
+  std::fflush(nullptr);
+  // libtorch's and CUDA's static destructors may hang; nothing is left that needs them.
+  weft::executor::exit_now(code);
+}

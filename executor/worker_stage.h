@@ -1,0 +1,33 @@
+// From a WorkerSpec to a stage that can run: graphs, batch shape, links, feed, weights, resume.
+// Compute thread only.
+#pragma once
+
+#include <memory>
+
+#include "executor/feed_job.h"
+#include "executor/stage_runtime.h"
+#include "executor/worker_links.h"
+#include "job/worker_spec.h"
+
+namespace weft::executor {
+
+// What the files of a spec say before any weight is read.
+struct StageFiles {
+  opdag::Graph graph;  // promoted to float64 where the job asks for it
+  opdag::Graph eval_graph;
+  BatchShape batch;
+  WorkerLinks links;
+  std::set<std::string> inputs;  // user inputs this stage reads
+};
+Result<StageFiles> load_stage_files(const job::WorkerSpec& spec);
+
+struct LoadedStage {
+  std::unique_ptr<Feed> feed;
+  std::unique_ptr<StageRuntime> runtime;  // uses feed and the endpoint: ends first
+  int32_t eval_micro_batches = 0;         // of one evaluation; 0: this job does not evaluate
+};
+// Reads data and weights, then the starting weights (`init`) or the checkpoint to resume from.
+Result<LoadedStage> load_stage(StageFiles files, const job::WorkerSpec& spec,
+                               net::Endpoint& endpoint);
+
+}  // namespace weft::executor
