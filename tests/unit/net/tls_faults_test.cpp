@@ -1,0 +1,160 @@
+// Links that break: cut, corrupted, black-holed; neighbours that leave or fail.
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "tests/unit/net/sim_messages.h"
+#include "tests/unit/net/tls_cluster.h"
+
+namespace weft::net {
+namespace {
+
+using testing::make_key;
+using testing::make_message;
+using testing::receive;
+using testing::TlsCluster;
+
+const std::vector<EdgeLink> kEdge = {{0, 0, 1, 3, 3}};
+constexpr MessageKind kAct = MessageKind::kActivation;
+
+TlsCluster::Adjust fast(int32_t link_timeout_ms = 4000) {
+  return [=](TlsEndpointOptions& options) {
+    options.link_timeout_ms = link_timeout_ms;
+    options.ping_interval_ms = std::max(20, link_timeout_ms / 20);
+    options.handshake_timeout_ms = 1000;
+  };
+}
+
+int64_t elapsed_ms(std::chrono::steady_clock::time_point since) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
+                                                               since)
+      .count();
+}
+
+// Three messages in flight, the link breaks at a place that moves through them.
+TEST(TlsFaults, CutAnywhereIsResentExactlyOnce) {
+  const LinkGateOptions plain;
+  TlsCluster cluster(2, kEdge, {}, fast(), &plain);
+  constexpr size_t kSize = 100000;
+  uint32_t m = 0;
+  for (int64_t at : {1, 20, 500, 16000, 40000, 99990, 150000, 250000}) {
+    cluster.gate(1).cut_after(at);
+    const uint32_t first = m;
+    for (; m < first + 3; ++m) {
+      ASSERT_TRUE(cluster.at(0).send(1, make_message(make_key(kAct, 0, 0, 0, m), kSize)).ok());
+    }
+    for (uint32_t i = first; i < m; ++i) {
+      ASSERT_TRUE(receive(cluster.at(1), make_key(kAct, 0, 0, 0, i), kSize)) << "cut at " << at;
+    }
+    ASSERT_TRUE(cluster.at(0).flush(5000).ok());
+    for (uint32_t i = first; i < m; ++i) {
+      EXPECT_FALSE(cluster.at(1).take(make_key(kAct, 0, 0, 0, i)).has_value()) << "twice";
+    }
+  }
+  EXPECT_GE(cluster.gate(1).stats().cuts, 8);
+  EXPECT_GE(cluster.at(0).stats().reconnects, 8);
+  EXPECT_GT(cluster.at(0).stats().resent, 0);
+}
+
+// A receiver that holds messages over several cuts: credits are rebuilt, nothing is lost.
+TEST(TlsFaults, CreditsSurviveReconnects) {
+  const LinkGateOptions plain;
+  TlsCluster cluster(2, kEdge, {}, fast(), &plain);
+  for (uint32_t m = 0; m < 12; ++m) {
+    ASSERT_TRUE(cluster.at(0).send(1, make_message(make_key(kAct, 0, 0, 0, m), 1000)).ok());
+  }
+  for (uint32_t m = 0; m < 12; ++m) {
+    if (m % 3 == 0) cluster.gate(1).cut();
+    ASSERT_TRUE(receive(cluster.at(1), make_key(kAct, 0, 0, 0, m), 1000));
+    if (m % 4 == 1) cluster.gate(1).cut();
+  }
+  EXPECT_TRUE(cluster.at(0).flush(5000).ok());
+}
+
+TEST(TlsFaults, CorruptionIsNoticedAndRepaired) {
+  const LinkGateOptions plain;
+  TlsCluster cluster(2, kEdge, {}, fast(), &plain);
+  for (uint32_t m = 0; m < 4; ++m) {
+    cluster.gate(1).corrupt_next();
+    ASSERT_TRUE(cluster.at(0).send(1, make_message(make_key(kAct, 0, 0, 0, m), 50000)).ok());
+    ASSERT_TRUE(receive(cluster.at(1), make_key(kAct, 0, 0, 0, m), 50000));
+  }
+  EXPECT_GE(cluster.at(0).stats().reconnects, 3);
+}
+
+TEST(TlsFaults, ShortBlackHoleIsSurvived) {
+  const LinkGateOptions plain;
+  TlsCluster cluster(2, kEdge, {}, fast(3000), &plain);
+  cluster.gate(1).stall(true);
+  ASSERT_TRUE(cluster.at(0).send(1, make_message(make_key(kAct, 0, 0, 0, 0), 50000)).ok());
+  EXPECT_EQ(cluster.at(1).wait(300).error().code, Code::kTimeout);
+  cluster.gate(1).stall(false);
+  EXPECT_TRUE(receive(cluster.at(1), make_key(kAct, 0, 0, 0, 0), 50000));
+}
+
+TEST(TlsFaults, BlackHoleFailsWithinTheLinkTimeout) {
+  const LinkGateOptions plain;
+  constexpr int32_t kTimeout = 800;
+  TlsCluster cluster(2, kEdge, {}, fast(kTimeout), &plain);
+  cluster.gate(1).stall(true);
+  const auto since = std::chrono::steady_clock::now();
+  for (int32_t stage : {0, 1}) {
+    const auto status = cluster.at(stage).wait(10000);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, Code::kUnavailable);
+    const std::string other =
+        "stage " + std::to_string(1 - stage) + " (peer peer-" + std::to_string(1 - stage) + ")";
+    EXPECT_NE(status.error().message.find(other), std::string::npos) << status.error().text();
+  }
+  EXPECT_GE(elapsed_ms(since), kTimeout / 2);
+  EXPECT_LT(elapsed_ms(since), 3 * kTimeout);
+  EXPECT_EQ(cluster.at(0).send(1, make_message(make_key(kAct, 0, 0, 0, 0), 1)).error().code,
+            Code::kUnavailable)
+      << "a failed endpoint stays failed";
+}
+
+TEST(TlsFaults, OrderlyLeaveFailsOnlyThoseWhoNeedMore) {
+  TlsCluster cluster(2, kEdge, {}, fast(600));
+  const auto key = make_key(kAct, 0, 0, 0, 0);
+  ASSERT_TRUE(cluster.at(0).send(1, make_message(key, 10)).ok());
+  ASSERT_TRUE(cluster.at(0).flush(3000).ok());
+  cluster.stop(0);
+  EXPECT_TRUE(receive(cluster.at(1), key, 10)) << "what arrived before the goodbye stays";
+  Status status;
+  const auto since = std::chrono::steady_clock::now();
+  do status = cluster.at(1).wait(100);
+  while (elapsed_ms(since) < 5000 && (status.ok() || status.error().code == Code::kTimeout));
+  EXPECT_EQ(status.error().code, Code::kUnavailable);
+  EXPECT_EQ(cluster.at(1)
+                .send(0, make_message(make_key(MessageKind::kGradient, 1, 0, 0, 0), 1))
+                .error()
+                .code,
+            Code::kUnavailable);
+}
+
+TEST(TlsFaults, FailureOfANeighbourIsToldAtOnce) {
+  TlsCluster cluster(2, kEdge, {}, fast(20000));
+  cluster.at(0).set_leave_reason("out of memory");
+  cluster.stop(0);
+  const auto status = cluster.at(1).wait(5000);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, Code::kUnavailable);
+  EXPECT_NE(status.error().message.find("out of memory"), std::string::npos);
+}
+
+TEST(TlsFaults, UrgentMessageOvertakesBulkOnASlowLink) {
+  LinkGateOptions slow;
+  slow.bandwidth_mbit_s = 20;  // 2 MiB take 0.8 s
+  TlsCluster cluster(2, kEdge, {}, fast(8000), &slow);
+  const auto bulk = make_key(MessageKind::kTiedWeight, 0, 0, 0, 0);
+  const auto urgent = make_key(MessageKind::kNorms, 0, 0, 0, 0);
+  ASSERT_TRUE(cluster.at(0).send(1, make_message(bulk, 2 << 20)).ok());
+  EXPECT_EQ(cluster.at(1).wait(50).error().code, Code::kTimeout);
+  ASSERT_TRUE(cluster.at(0).send(1, make_message(urgent, 8)).ok());
+  EXPECT_TRUE(receive(cluster.at(1), urgent, 8));
+  EXPECT_FALSE(cluster.at(1).take(bulk).has_value()) << "bulk is still under way";
+  EXPECT_TRUE(receive(cluster.at(1), bulk, 2 << 20));
+}
+
+}  // namespace
+}  // namespace weft::net
