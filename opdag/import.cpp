@@ -253,8 +253,9 @@ class Importer {
         WEFT_TRY_STATUS(read_argument(node, input));
       }
       if (node.op == "aten::zeros") {
-        std::erase_if(node.arguments,
-                      [](const NamedArgument& argument) { return argument.name == "memory_format"; });
+        std::erase_if(node.arguments, [](const NamedArgument& argument) {
+          return argument.name == "memory_format";
+        });
       }
       const Json& outputs = nodes[i].at("outputs");
       for (size_t k = 0; k < outputs.size(); ++k) {

@@ -66,9 +66,18 @@ void flatten_spec(const Json& spec, const std::string& prefix, int depth,
 }  // namespace
 
 Error dynamic_shape(const std::string& what, const std::string& expression) {
+  // sympy's long form: Symbol('s77', positive=True, integer=True).
+  std::string name = expression;
+  if (name.starts_with("Symbol('")) name = name.substr(8, name.find('\'', 8) - 8);
+  if (name.starts_with("u")) {  // "unbacked": known only when the data are
+    return make_error(
+        Code::kRefused,
+        fmt::format("{} depends on the data ({}); weft trains static shapes", what, name),
+        "use a mask with torch.where or masked_fill instead of picking elements by "
+        "their value, and export again");
+  }
   return make_error(
-      Code::kRefused,
-      fmt::format("{} is dynamic ({}); weft trains static shapes", what, expression),
+      Code::kRefused, fmt::format("{} is dynamic ({}); weft trains static shapes", what, name),
       "drop the torch.export.Dim of that dimension (the dynamic_shapes argument of "
       "torch.export.export) and export with example inputs of the micro-batch's shape");
 }

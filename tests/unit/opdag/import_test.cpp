@@ -1,0 +1,270 @@
+// Archives made by hand, each with one thing changed. Real exports: tests/slow/opdag.
+#include "opdag/import.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/zip_writer.h"
+
+namespace weft::opdag {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+using weft::testing::ZipWriter;
+
+Json meta(std::vector<int64_t> sizes, int dtype = 7, bool grad = false) {
+  Json out = {{"dtype", dtype},
+              {"sizes", Json::array()},
+              {"requires_grad", grad},
+              {"device", {{"type", "cpu"}, {"index", nullptr}}},
+              {"strides", Json::array()},
+              {"storage_offset", {{"as_int", 0}}},
+              {"layout", 7}};
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0; stride *= sizes[i]) {
+    out["strides"].insert(out["strides"].begin(), Json{{"as_int", stride}});
+  }
+  for (int64_t size : sizes) out["sizes"].push_back({{"as_int", size}});
+  return out;
+}
+
+Json tensor(const std::string& name) {
+  return {{"as_tensor", {{"name", name}}}};
+}
+Json argument(const std::string& name, Json value) {
+  return {{"name", name}, {"arg", value}};
+}
+Json node(const std::string& target, Json inputs, Json outputs) {
+  return {
+      {"target", target}, {"inputs", inputs}, {"outputs", outputs}, {"metadata", Json::object()}};
+}
+Json payload(const std::string& path, Json tensor_meta) {
+  return {
+      {"path_name", path}, {"is_param", true}, {"use_pickle", false}, {"tensor_meta", tensor_meta}};
+}
+
+// x [2,3] times tied weights w and v [3,3], a counter buffer, dropout, mean: the loss.
+struct Model {
+  Json program, weights, constants = Json::object();
+  std::map<std::string, std::string> files;
+
+  Model() {
+    Json& graph = program["graph_module"]["graph"];
+    graph["tensor_values"] = {{"p_w", meta({3, 3}, 7, true)}, {"p_v", meta({3, 3}, 7, true)},
+                              {"b_n", meta({}, 5)},           {"x", meta({2, 3})},
+                              {"add_", meta({}, 5)},          {"linear", meta({2, 3})},
+                              {"relu_", meta({2, 3})},        {"dropout", meta({2, 3})},
+                              {"linear_1", meta({2, 3})},     {"mean", meta({})}};
+    graph["nodes"] = {
+        node("torch.ops.aten._assert_tensor_metadata.default", Json::array(), Json::array()),
+        node("torch.ops.aten.add_.Tensor",
+             {argument("self", tensor("b_n")), argument("other", {{"as_int", 1}})},
+             {tensor("add_")}),
+        node("torch.ops.aten.linear.default",
+             {argument("input", tensor("x")), argument("weight", tensor("p_w"))},
+             {tensor("linear")}),
+        node("torch.ops.aten.relu_.default", {argument("self", tensor("linear"))},
+             {tensor("relu_")}),
+        node("torch.ops.aten.dropout.default",
+             {argument("input", tensor("linear")), argument("p", {{"as_float", 0.5}}),
+              argument("train", {{"as_bool", true}})},
+             {tensor("dropout")}),
+        node("torch.ops.aten.linear.default",
+             {argument("input", tensor("dropout")), argument("weight", tensor("p_v")),
+              argument("bias", {{"as_none", true}})},
+             {tensor("linear_1")}),
+        node("torch.ops.aten.mean.default", {argument("self", tensor("linear_1"))},
+             {tensor("mean")})};
+    const auto arg = [](const std::string& name) { return Json{{"name", name}}; };
+    program["graph_module"]["signature"] = {
+        {"input_specs",
+         {{{"parameter", {{"arg", arg("p_w")}, {"parameter_name", "w"}}}},
+          {{"parameter", {{"arg", arg("p_v")}, {"parameter_name", "v"}}}},
+          {{"buffer", {{"arg", arg("b_n")}, {"buffer_name", "n"}, {"persistent", true}}}},
+          {{"user_input", {{"arg", tensor("x")}}}}}},
+        {"output_specs",
+         {{{"user_output", {{"arg", tensor("linear_1")}}}},
+          {{"user_output", {{"arg", tensor("mean")}}}}}}};
+    const std::string spec =
+        R"([1, {"type": "builtins.dict", "context": "[\"logits\", \"loss\"]", "children_spec": [)"
+        R"({"type": null, "context": null, "children_spec": []},)"
+        R"({"type": null, "context": null, "children_spec": []}]}])";
+    program["graph_module"]["module_call_graph"] = {
+        {{"fqn", ""}, {"signature", {{"out_spec", spec}}}}};
+    program["schema_version"] = {{"major", 8}, {"minor", 17}};
+    program["torch_version"] = "2.11.0";
+    weights = {{"w", payload("weight_0", meta({3, 3}, 7, true))},
+               {"v", payload("weight_0", meta({3, 3}, 7, true))},
+               {"n", payload("weight_1", meta({}, 5))}};
+    files = {{"weight_0", std::string(36, 'w')}, {"weight_1", std::string(8, 'n')}};
+  }
+
+  Json& nodes() { return program["graph_module"]["graph"]["nodes"]; }
+  Json& value(const std::string& name) {
+    return program["graph_module"]["graph"]["tensor_values"][name];
+  }
+
+  Result<Graph> import(const ImportOptions& options = {}) const {
+    return import_json(program.dump(), options);
+  }
+  Result<Graph> import_json(const std::string& json, const ImportOptions& options = {}) const {
+    ZipWriter zip;
+    for (const auto& [name, bytes] : files) zip.add("m/data/weights/" + name, bytes);
+    zip.add("m/data/weights/model_weights_config.json", Json{{"config", weights}}.dump());
+    zip.add("m/data/constants/model_constants_config.json", Json{{"config", constants}}.dump());
+    zip.add("m/models/model.json", json, true);
+    zip.add("m/byteorder", "little");
+    const std::string path = ::testing::TempDir() + "import_test.pt2";
+    WEFT_TRY(const Archive archive, Archive::open(ZipWriter::write(path, zip.finish())));
+    return import_graph(archive, options);
+  }
+};
+
+void expect_error(const Result<Graph>& graph, Code code, const std::string& message) {
+  ASSERT_FALSE(graph.ok()) << message;
+  EXPECT_EQ(graph.error().code, code) << graph.error().text();
+  EXPECT_THAT(graph.error().text(), HasSubstr(message));
+}
+
+TEST(Import, ReadsAModel) {
+  const auto graph = Model().import();
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  ASSERT_EQ(graph->nodes.size(), 6u);
+  EXPECT_EQ(graph->nodes[0].id, 1);  // the dropped assert keeps its number
+  EXPECT_EQ(graph->nodes[0].op, "aten::add.Tensor");
+  EXPECT_EQ(graph->nodes[2].op, "aten::relu");
+  // The reader of the buffer relu_ wrote to now reads relu's result.
+  EXPECT_EQ(std::get<ValueArg>(*graph->nodes[3].find("input")).id, graph->nodes[2].outputs[0]);
+  ASSERT_EQ(graph->buffer_updates.size(), 1u);
+  EXPECT_EQ(graph->buffer_updates[0].target, "n");
+  EXPECT_EQ(graph->buffer_updates[0].value, graph->nodes[0].outputs[0]);
+  EXPECT_EQ(graph->outputs[0].name, "logits");
+  EXPECT_EQ(graph->loss_output, 1);
+  EXPECT_TRUE(graph->train_mode);
+  EXPECT_TRUE(graph->warnings.empty());
+  const Leaf *w = graph->find_leaf("w"), *v = graph->find_leaf("v");
+  EXPECT_TRUE(w->trainable);
+  EXPECT_EQ(w->tied_group, v->tied_group);
+  EXPECT_NE(w->tied_group, kNone);
+  EXPECT_EQ(w->weight.path, "data/weights/weight_0");
+  EXPECT_EQ(w->weight.bytes, 36u);
+  EXPECT_EQ(graph->find_leaf("n")->tied_group, kNone);
+}
+
+TEST(Import, EvalModeExportsWarn) {
+  Model model;
+  model.nodes()[4]["inputs"][2]["arg"]["as_bool"] = false;
+  const auto graph = model.import();
+  ASSERT_TRUE(graph.ok());
+  EXPECT_FALSE(graph->train_mode);
+  EXPECT_THAT(graph->warnings.at(0), HasSubstr("eval mode"));
+}
+
+TEST(Import, RefusedOperatorIsNamed) {
+  Model model;
+  model.nodes()[4]["target"] = "torch.ops.higher_order.wrap_with_autocast";
+  const auto graph = model.import();
+  expect_error(graph, Code::kRefused, "wrap_with_autocast");
+  EXPECT_EQ(graph.error().op, "higher_order::wrap_with_autocast");
+  EXPECT_FALSE(graph.error().node.empty());
+  const auto kept = model.import({.keep_refused = true});
+  ASSERT_TRUE(kept.ok()) << kept.error().text();
+  EXPECT_EQ(kept->nodes[3].op, "higher_order::wrap_with_autocast");
+}
+
+TEST(Import, DynamicShapesAreRefusedByDimension) {
+  Model model;
+  model.value("x")["sizes"][0] = {{"as_expr", {{"expr_str", "s77"}, {"hint", nullptr}}}};
+  const auto graph = model.import();
+  expect_error(graph, Code::kRefused, "dimension 0 of input 'x' is dynamic (s77)");
+  EXPECT_THAT(graph.error().next, HasSubstr("torch.export.Dim"));
+
+  Model sizes;
+  sizes.nodes()[2]["inputs"][1] =
+      argument("size", {{"as_sym_ints", {{{"as_int", 2}}, {{"as_name", "s0"}}}}});
+  expect_error(sizes.import(), Code::kRefused, "is dynamic");
+}
+
+TEST(Import, CorruptArchives) {
+  Model version;
+  version.program["schema_version"]["major"] = 9;
+  expect_error(version.import(), Code::kRefused, "version 9.17");
+
+  Model small;
+  small.files["weight_0"].resize(35);
+  expect_error(small.import(), Code::kCorrupt, "has 35 bytes, 'w' needs 36");
+
+  Model missing;
+  missing.files.erase("weight_1");
+  expect_error(missing.import(), Code::kCorrupt, "weight_1");
+
+  Model unnamed;
+  unnamed.weights.erase("n");
+  expect_error(unnamed.import(), Code::kCorrupt, "no weights for 'n'");
+
+  Model escape;
+  escape.weights["n"]["path_name"] = "../../../etc/passwd";
+  expect_error(escape.import(), Code::kCorrupt, "missing");
+
+  Model pickled;
+  pickled.weights["n"]["use_pickle"] = true;
+  expect_error(pickled.import(), Code::kRefused, "pickle");
+
+  Model undefined;
+  undefined.nodes()[2]["inputs"][0]["arg"] = tensor("nowhere");
+  expect_error(undefined.import(), Code::kCorrupt, "'nowhere' is made by nothing");
+
+  Model shapeless;
+  shapeless.program["graph_module"]["graph"]["tensor_values"].erase("linear");
+  expect_error(shapeless.import(), Code::kCorrupt, "has no shape");
+
+  Model dtype;
+  dtype.value("x")["dtype"] = 29;
+  expect_error(dtype.import(), Code::kRefused, "element type 29");
+
+  Model partial;
+  partial.weights["v"]["tensor_meta"]["storage_offset"]["as_int"] = 1;
+  partial.files["weight_0"].resize(40);
+  expect_error(partial.import(), Code::kRefused, "share a part");
+}
+
+TEST(Import, MalformedJson) {
+  const Model model;
+  expect_error(model.import_json("{"), Code::kCorrupt, "not valid JSON");
+  expect_error(model.import_json("[1, 2]"), Code::kCorrupt, "malformed");
+  expect_error(model.import_json(std::string(100000, '[')), Code::kCorrupt, "nested deeper");
+  // A bracket inside a string is no nesting.
+  expect_error(model.import_json("{\"a\": \"\\\"" + std::string(100, '[') + "\"}"), Code::kCorrupt,
+               "malformed");
+}
+
+TEST(Import, EveryMissingPieceIsAnErrorNotACrash) {
+  const Model model;
+  const Json flat = model.program.flatten();
+  for (const auto& [pointer, value] : flat.items()) {
+    Json changed = flat;
+    changed.erase(pointer);
+    (void)model.import_json(changed.unflatten().dump());
+    changed = flat;
+    changed[pointer] = -1;
+    (void)model.import_json(changed.unflatten().dump());
+    changed[pointer] = "x";
+    (void)model.import_json(changed.unflatten().dump());
+  }
+}
+
+TEST(Import, OutputNamesFallBackToNumbers) {
+  Model model;
+  model.program["graph_module"]["module_call_graph"][0]["signature"]["out_spec"] = "nonsense";
+  const auto graph = model.import();
+  ASSERT_TRUE(graph.ok());
+  EXPECT_EQ(graph->outputs[0].name, "out.0");
+  EXPECT_EQ(graph->outputs[1].name, "out.1");
+  EXPECT_EQ(graph->loss_output, 1);
+}
+
+}  // namespace
+}  // namespace weft::opdag
