@@ -5,6 +5,11 @@
 // advance() runs the next action or says what it waits for; the caller decides how to wait (block
 // on a socket in weft-worker, move virtual time in a simulation). Not thread-safe: one thread, the
 // compute thread, makes every call; the autograd engine runs inline on it.
+//
+// Messages (layout of tensors: executor/message_tensor.h): activations and gradients by edge of the
+// plan's stage graph; kTiedGradient and kTiedWeight with edge = index in graph.leaves of the
+// weight's first leaf, micro-batch 0; kNorms and kClip with edge 0, micro-batch 0. A stage
+// exchanges tied messages with the stages of opdag::tied_uses, norms and clip with the loss stage.
 #pragma once
 
 #include <cstdint>
@@ -37,22 +42,26 @@ struct RuntimeOptions {
   int32_t micro_batches = 1;
   std::string device = "cpu";
   bool keep_gradients = false;  // model check: gradients stay readable, no optimizer step
+  bool keep_outputs = false;    // model check: graph outputs of evaluations stay readable
 };
 
 enum class Progress { kRan, kWaiting, kDone };
 
 // What one training step or evaluation told; NaN or negative where this stage does not know.
 struct StepResult {
-  double loss = 0;       // mean over micro-batches, loss stage only
-  double grad_norm = -1; // global, where clipping is on
-  double accuracy = -1;  // evaluation with integer targets, loss stage only
-  double busy_s = 0;     // time the compute thread spent in actions
+  double loss = 0;        // mean over micro-batches, loss stage only
+  double grad_norm = -1;  // global, where clipping is on
+  double accuracy = -1;   // evaluation with integer targets, loss stage only
+  double busy_s = 0;      // time the compute thread spent in actions
 };
 
 class StageRuntime {
  public:
   // graph: training graph (or f64-promoted). eval_graph: same ids, train flags off; or a separately
-  // exported model with the same parameter names.
+  // exported model with the same parameter names; without nodes: no evaluation. A graph without a
+  // loss output can only be evaluated.
+  // A separately exported model shares parameters and buffers by name; its other leaves are read
+  // through `weights` by their own paths.
   static Result<std::unique_ptr<StageRuntime>> make(opdag::Graph graph, opdag::Graph eval_graph,
                                                     const RuntimeOptions& options,
                                                     const WeightSource& weights,
@@ -75,6 +84,9 @@ class StageRuntime {
   // With keep_gradients: gradient of each owned parameter by original name after a step; tied
   // groups are summed at the owner.
   virtual std::map<std::string, at::Tensor> gradients() const = 0;
+
+  // With keep_outputs: graph outputs this stage computed in the last micro-batch evaluated.
+  virtual std::map<std::string, at::Tensor> outputs() const = 0;
 };
 
 }  // namespace weft::executor

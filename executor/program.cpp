@@ -1,0 +1,263 @@
+#include "executor/program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "base/rng.h"
+#include "opdag/op_table.h"
+
+namespace weft::executor {
+
+using opdag::kNone;
+
+class Program::Compiler {
+ public:
+  Compiler(const opdag::Graph& graph, const ProgramSpec& spec) : graph_(graph), spec_(spec) {}
+
+  Result<Program> compile() {
+    program_.device_ = spec_.device;
+    for (const ProgramInput& input : spec_.inputs) {
+      const int32_t slot = new_slot();
+      slots_[input] = slot;
+      program_.input_slots_.push_back(slot);
+    }
+    program_.tap_slots_.resize(spec_.taps.size(), kNone);
+    order_taps();
+    for (int32_t position : spec_.nodes) {
+      WEFT_TRY_STATUS(add_taps(position));
+      WEFT_TRY_STATUS(add_node(position));
+    }
+    WEFT_TRY_STATUS(add_taps(INT32_MAX));
+    for (opdag::ValueId value : spec_.outputs) {
+      WEFT_TRY(int32_t slot, common_slot(value));
+      program_.output_slots_.push_back(slot);
+    }
+    program_.slots_ = static_cast<size_t>(next_slot_);
+    find_last_uses();
+    return std::move(program_);
+  }
+
+ private:
+  int32_t new_slot() { return next_slot_++; }
+
+  Result<int32_t> common_slot(opdag::ValueId value) const {
+    const auto found = slots_.find({value, kNone});
+    if (found == slots_.end()) {
+      return make_error(Code::kInternal,
+                        fmt::format("value {} is neither made in this stage nor received",
+                                    graph_.value(value).name));
+    }
+    return found->second;
+  }
+
+  void order_taps() {
+    for (size_t i = 0; i < spec_.taps.size(); ++i) tap_order_.push_back(i);
+    std::stable_sort(tap_order_.begin(), tap_order_.end(), [this](size_t a, size_t b) {
+      return spec_.taps[a].position < spec_.taps[b].position;
+    });
+  }
+
+  Status add_taps(int32_t before) {
+    for (; next_tap_ < tap_order_.size(); ++next_tap_) {
+      const Tap& tap = spec_.taps[tap_order_[next_tap_]];
+      if (tap.position > before) break;
+      WEFT_TRY(int32_t from, common_slot(tap.value));
+      program_.tap_slots_[tap_order_[next_tap_]] = add_alias(from);
+    }
+    return {};
+  }
+
+  int32_t add_alias(int32_t from) {
+    Step step;
+    step.from = from;
+    step.results = {{0, new_slot()}};
+    program_.steps_.push_back(std::move(step));
+    return program_.steps_.back().results[0].second;
+  }
+
+  // The slot a node reads a value from; makes the node's own alias where the value fans out.
+  Result<int32_t> slot_for(opdag::ValueId value, int32_t position) {
+    if (const auto own = slots_.find({value, position}); own != slots_.end()) return own->second;
+    WEFT_TRY(int32_t common, common_slot(value));
+    if (!spec_.fan_out.contains(value)) return common;
+    const int32_t slot = add_alias(common);
+    slots_[{value, position}] = slot;
+    return slot;
+  }
+
+  Status add_node(int32_t position) {
+    const opdag::Node& node = graph_.nodes[static_cast<size_t>(position)];
+    Step step;
+    WEFT_TRY(step.handle, find_operator(node));
+    const SlotOf slot_of = [this, position](opdag::ValueId value) {
+      return slot_for(value, position);
+    };
+    WEFT_TRY(step.arguments, compile_arguments(node, *step.handle, spec_.device, slot_of));
+    step.node = node.id;
+    step.op = node.op;
+    if (const opdag::OpInfo* info = opdag::find_op(node.op)) {
+      step.random = info->random;
+      for (std::string_view name : info->writes_buffers) {
+        const auto index = step.handle->schema().argumentIndexWithName(name);
+        if (index) step.buffer_arguments.push_back(*index);
+      }
+    }
+    if (node.outputs.size() > step.handle->schema().returns().size()) {
+      return make_error(Code::kInvalid, fmt::format("node {} names {} outputs, {} has {}", node.id,
+                                                    node.outputs.size(), node.op,
+                                                    step.handle->schema().returns().size()));
+    }
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.outputs[i] != kNone) add_result(step, static_cast<int32_t>(i), node.outputs[i]);
+    }
+    program_.steps_.push_back(std::move(step));
+    return {};
+  }
+
+  void add_result(Step& step, int32_t position, opdag::ValueId id) {
+    const opdag::Value& value = graph_.value(id);
+    step.results.emplace_back(position, new_slot());
+    slots_[{id, kNone}] = step.results.back().second;
+    auto& parts = step.parts.emplace_back();
+    for (size_t i = 0; i < value.elements.size(); ++i) {
+      if (value.elements[i] == kNone) continue;
+      parts.emplace_back(static_cast<int32_t>(i), new_slot());
+      slots_[{value.elements[i], kNone}] = parts.back().second;
+    }
+  }
+
+  void find_last_uses() {
+    std::vector<int32_t> last(program_.slots_, kNone);
+    for (size_t i = 0; i < program_.steps_.size(); ++i) {
+      const auto now = static_cast<int32_t>(i);
+      const Step& step = program_.steps_[i];
+      const auto touch = [&](int32_t slot) {
+        if (slot != kNone) last[static_cast<size_t>(slot)] = now;
+      };
+      touch(step.from);
+      for (const ArgTemplate& argument : step.arguments) {
+        for (int32_t slot : argument.slots) touch(slot);
+      }
+      for (const auto& [position, slot] : step.results) touch(slot);
+      for (const auto& parts : step.parts) {
+        for (const auto& [element, slot] : parts) touch(slot);
+      }
+    }
+    for (int32_t slot : program_.output_slots_) last[static_cast<size_t>(slot)] = kNone;
+    for (int32_t slot : program_.tap_slots_) last[static_cast<size_t>(slot)] = kNone;
+    for (size_t slot = 0; slot < last.size(); ++slot) {
+      if (last[slot] == kNone) continue;
+      program_.steps_[static_cast<size_t>(last[slot])].drops.push_back(static_cast<int32_t>(slot));
+    }
+  }
+
+  const opdag::Graph& graph_;
+  const ProgramSpec& spec_;
+  Program program_;
+  std::map<ProgramInput, int32_t> slots_;
+  int32_t next_slot_ = 0;
+  std::vector<size_t> tap_order_;
+  size_t next_tap_ = 0;
+};
+
+Result<Program> Program::compile(const opdag::Graph& graph, const ProgramSpec& spec) {
+  try {
+    return Compiler(graph, spec).compile();
+  } catch (const std::exception& error) {
+    return make_error(Code::kInternal,
+                      fmt::format("compiling the stage: {}", exception_text(error)));
+  }
+}
+
+namespace {
+
+// Seed and draw must be one step: several stages of one process share the default generator.
+std::mutex& draw_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+void seed_generator(at::Device device, uint64_t seed) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
+}  // namespace
+
+Status Program::run_step(const Step& step, std::vector<at::IValue>& frame,
+                         const RunContext& context) const {
+  if (!step.handle) {
+    frame[static_cast<size_t>(step.results[0].second)] =
+        at::alias(frame[static_cast<size_t>(step.from)].toTensor());
+    return {};
+  }
+  torch::jit::Stack stack;
+  stack.reserve(std::max(step.arguments.size(), step.results.size()));
+  for (const ArgTemplate& argument : step.arguments) stack.push_back(materialize(argument, frame));
+  if (!context.write_buffers) {
+    for (int32_t index : step.buffer_arguments) {
+      at::IValue& buffer = stack[static_cast<size_t>(index)];
+      if (buffer.isTensor()) buffer = buffer.toTensor().clone();
+    }
+  }
+  if (step.random) {
+    std::lock_guard<std::mutex> lock(draw_mutex());
+    seed_generator(device_, derive_seed({context.seed, static_cast<uint64_t>(context.step),
+                                         static_cast<uint64_t>(context.micro_batch),
+                                         static_cast<uint64_t>(step.node)}));
+    step.handle->callBoxed(stack);
+  } else {
+    step.handle->callBoxed(stack);
+  }
+  for (size_t i = 0; i < step.results.size(); ++i) {
+    at::IValue& result = stack[static_cast<size_t>(step.results[i].first)];
+    if (!step.parts[i].empty()) {
+      const auto list = result.toTensorList();
+      for (const auto& [element, slot] : step.parts[i]) {
+        frame[static_cast<size_t>(slot)] = at::Tensor(list.get(static_cast<size_t>(element)));
+      }
+    }
+    frame[static_cast<size_t>(step.results[i].second)] = std::move(result);
+  }
+  return {};
+}
+
+Result<Program::Values> Program::run(std::vector<at::IValue> inputs,
+                                     const RunContext& context) const {
+  WEFT_CHECK(inputs.size() == input_slots_.size());
+  std::vector<at::IValue> frame(slots_);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    frame[static_cast<size_t>(input_slots_[i])] = std::move(inputs[i]);
+  }
+  inputs.clear();
+  const Step* current = nullptr;
+  try {
+    for (const Step& step : steps_) {
+      current = &step;
+      WEFT_TRY_STATUS(run_step(step, frame, context));
+      for (int32_t slot : step.drops) frame[static_cast<size_t>(slot)] = at::IValue();
+    }
+    Values values;
+    for (int32_t slot : output_slots_) values.outputs.push_back(frame[static_cast<size_t>(slot)]);
+    for (int32_t slot : tap_slots_) {
+      values.taps.push_back(frame[static_cast<size_t>(slot)].toTensor());
+    }
+    return values;
+  } catch (const std::exception& error) {
+    Error failure =
+        make_error(Code::kInvalid,
+                   fmt::format("{} (node {}) failed: {}", current ? current->op : "stage",
+                               current ? current->node : kNone, exception_text(error)),
+                   "check that the inputs have the shapes and ranges the model was exported with");
+    if (current != nullptr) {
+      failure.node = std::to_string(current->node);
+      failure.op = current->op;
+    }
+    return failure;
+  }
+}
+
+}  // namespace weft::executor

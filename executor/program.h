@@ -1,0 +1,95 @@
+// Program: a set of graph nodes compiled once into calls of the dispatcher, then run once per
+// micro-batch: push the arguments boxed, call, store the results, drop each value at its last use.
+//
+// How gradients keep their bits under any cut: where a value that needs a gradient has several
+// consumer nodes, every one of them reads an alias of its own, made just before it runs. The
+// autograd engine visits functions in descending order of their making, so the gradient of the
+// value is the fold, in descending node order, of one sum per consumer node. A consumer in another
+// stage is stood for by a tap: an alias made at the consumer's place in node order, whose gradient
+// arrives from that stage. The fold is then the same however the graph is cut.
+//
+// A compiled Program is immutable; frames hold the values of one run. Compute thread only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "executor/aten.h"
+#include "executor/convert.h"
+#include "opdag/graph.h"
+
+namespace weft::executor {
+
+// A value the caller puts into the frame: for all nodes (consumer kNone), or for one consumer node
+// alone (position in graph.nodes), which then reads this instead of the common value.
+struct ProgramInput {
+  opdag::ValueId value = opdag::kNone;
+  int32_t consumer = opdag::kNone;
+  auto operator<=>(const ProgramInput&) const = default;
+};
+
+// An alias of a value made before the first node at or after `position`.
+struct Tap {
+  opdag::ValueId value = opdag::kNone;
+  int32_t position = 0;
+};
+
+struct ProgramSpec {
+  std::vector<int32_t> nodes;  // positions in graph.nodes, ascending
+  std::vector<ProgramInput> inputs;
+  std::vector<opdag::ValueId> outputs;  // kept for the caller
+  std::vector<Tap> taps;                // kept for the caller
+  std::set<opdag::ValueId> fan_out;     // values whose consumers read aliases of their own
+  at::Device device = at::kCPU;
+};
+
+struct RunContext {
+  uint64_t seed = 0;  // of the job
+  int64_t step = 0;
+  int32_t micro_batch = 0;
+  bool write_buffers = true;  // false: operators that update buffers get copies of them
+};
+
+class Program {
+ public:
+  static Result<Program> compile(const opdag::Graph& graph, const ProgramSpec& spec);
+
+  // inputs: in the order of spec.inputs. Random operators draw from (seed, step, micro-batch, node
+  // id). On success the outputs and taps are in the same order as in the spec.
+  struct Values {
+    std::vector<at::IValue> outputs;
+    std::vector<at::Tensor> taps;
+  };
+  Result<Values> run(std::vector<at::IValue> inputs, const RunContext& context) const;
+
+  size_t calls() const { return steps_.size(); }
+
+ private:
+  struct Step {
+    std::optional<c10::OperatorHandle> handle;  // none: alias of slot `from`
+    std::vector<ArgTemplate> arguments;
+    std::vector<std::pair<int32_t, int32_t>> results;             // output position, slot
+    std::vector<std::vector<std::pair<int32_t, int32_t>>> parts;  // of result i: element, slot
+    std::vector<int32_t> buffer_arguments;  // positions it writes though the schema does not say
+    std::vector<int32_t> drops;             // slots whose last use this is
+    int32_t from = opdag::kNone;
+    bool random = false;
+    opdag::NodeId node = opdag::kNone;
+    std::string op;
+  };
+  class Compiler;
+
+  Status run_step(const Step& step, std::vector<at::IValue>& frame,
+                  const RunContext& context) const;
+
+  std::vector<Step> steps_;
+  size_t slots_ = 0;
+  std::vector<int32_t> input_slots_, output_slots_, tap_slots_;
+  at::Device device_ = at::kCPU;
+};
+
+}  // namespace weft::executor

@@ -1,0 +1,189 @@
+// Private to executor/: the state of a StageRuntime, and its parts by file:
+//   stage_runtime.cpp   make, begin, advance
+//   runtime_build.cpp   weights, programs, what crosses the border
+//   runtime_pass.cpp    receive, forward, backward, send
+//   runtime_step.cpp    tied gradients, clipping, optimizer, tied weights
+//   runtime_state.cpp   checkpoint content, gradients
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "executor/eval_partition.h"
+#include "executor/message_tensor.h"
+#include "executor/optimizer.h"
+#include "executor/parameters.h"
+#include "executor/program.h"
+#include "executor/stage_runtime.h"
+
+namespace weft::executor {
+
+// A buffer or constant of this stage. Leaves with the same bytes share one.
+struct HeldTensor {
+  opdag::LeafKind kind = opdag::LeafKind::kBuffer;
+  std::vector<std::string> names;  // original names, all aliases
+  bool persistent = false;
+  at::Tensor value;
+};
+
+// Where one program input comes from.
+struct InputBinding {
+  enum class Kind : uint8_t { kFeed, kHeld, kParameter, kUse, kEdge };
+  Kind kind = Kind::kFeed;
+  size_t index = 0;  // leaf, held tensor, parameter, or incoming edge
+  size_t part = 0;   // use of the parameter, or gradient group of the edge
+};
+
+struct IncomingEdge {
+  opdag::Edge edge;
+  uint32_t wire = 0;  // edge number in messages
+  int32_t from = 0;   // stage in messages
+  ExpectedTensor expected;
+  size_t groups = 1;  // separate gradient sums (fan_out.h)
+};
+
+struct OutgoingEdge {
+  opdag::Edge edge;
+  uint32_t wire = 0;
+  int32_t to = 0;
+  ExpectedTensor expected;   // of its gradients
+  size_t output = SIZE_MAX;  // program output, where no gradient comes back
+  std::vector<size_t> taps;  // program taps, one a gradient group
+};
+
+// One compiled graph of this stage, training or evaluation.
+struct StageProgram {
+  bool train = true;
+  bool present = false;
+  opdag::StageGraph stages;
+  int32_t stage = 0;  // in `stages`
+  Program program;
+  std::vector<InputBinding> bindings;
+  std::map<int32_t, IncomingEdge> incoming;  // by edge id
+  std::map<int32_t, OutgoingEdge> outgoing;
+  std::vector<opdag::ValueId> outputs;
+  size_t loss = SIZE_MAX, logits = SIZE_MAX, targets = SIZE_MAX;  // program outputs
+  std::vector<std::pair<size_t, size_t>> buffer_updates;          // held tensor, program output
+  std::vector<std::pair<std::string, size_t>> graph_outputs;
+};
+
+// A micro-batch between its first receive and the last send of its gradients.
+struct InFlight {
+  std::map<int32_t, at::Tensor> received;             // by edge id
+  std::map<int32_t, std::vector<at::Tensor>> leaves;  // of edges that need gradients
+  std::map<int32_t, at::Tensor> to_send;
+  std::map<int32_t, OptionalTensors> gradients_received;  // by outgoing edge, per tap
+  std::map<int32_t, OptionalTensors> gradients_to_send;   // by incoming edge, per group
+  std::vector<at::Tensor> taps;
+  at::Tensor loss;
+};
+
+enum class StepPhase : uint8_t {
+  kSendTied,
+  kCollectTied,
+  kSendNorms,
+  kCollectNorms,
+  kAwaitClip,
+  kUpdate
+};
+
+class RuntimeImpl final : public StageRuntime {
+ public:
+  RuntimeImpl(opdag::Graph graph, opdag::Graph eval_graph, const RuntimeOptions& options,
+              at::Device device, net::Endpoint& endpoint, Feed& feed);
+
+  Status build(const WeightSource& weights);
+
+  Status begin_step(int64_t step) override;
+  Status begin_eval(int64_t ordinal, int32_t micro_batches) override;
+  Result<Progress> advance() override;
+  StepResult result() const override { return result_; }
+  std::map<std::string, at::Tensor> state() const override;
+  Status load_state(const std::map<std::string, at::Tensor>& state) override;
+  std::map<std::string, at::Tensor> gradients() const override;
+  std::map<std::string, at::Tensor> outputs() const override { return outputs_; }
+
+ private:
+  // runtime_build.cpp
+  Status load_parameters(const WeightSource& weights);
+  Status build_program(const opdag::Graph& graph, const opdag::Partition& partition,
+                       StageProgram& target, const WeightSource& weights);
+  Status bind_leaves(const opdag::Graph& graph, const opdag::Stage& stage, StageProgram& target,
+                     ProgramSpec& spec, const WeightSource& weights);
+  void bind_incoming(const opdag::Graph& graph, const opdag::Partition& partition,
+                     const opdag::Stage& stage, StageProgram& target, ProgramSpec& spec);
+  void bind_outgoing(const opdag::Graph& graph, const opdag::Partition& partition,
+                     const opdag::Stage& stage, StageProgram& target, ProgramSpec& spec);
+  void bind_outputs(const opdag::Graph& graph, const opdag::Stage& stage, StageProgram& target);
+  Status bind_wire_numbers(StageProgram& eval);
+  size_t keep_output(StageProgram& target, opdag::ValueId value);
+  const Parameter* find_parameter(const std::string& target) const;
+  Result<size_t> hold(const opdag::Graph& graph, const opdag::Leaf& leaf,
+                      const WeightSource& weights);
+  Status make_optimizer();
+
+  // runtime_pass.cpp
+  Result<Progress> run_action(const job::Action& action);
+  Result<Progress> receive_activation(const job::Action& action);
+  Result<Progress> receive_gradient(const job::Action& action);
+  Result<Progress> forward(int32_t micro_batch);
+  Result<std::vector<at::IValue>> gather_inputs(int32_t micro_batch, InFlight& flight);
+  void after_forward(int32_t micro_batch, InFlight& flight, Program::Values& values);
+  void measure_eval(const Program::Values& values);
+  Status backward(int32_t micro_batch);
+  Status send_activation(const job::Action& action);
+  Status send_gradient(const job::Action& action);
+  net::MessageKey key(net::MessageKind kind, int32_t micro_batch, uint32_t edge,
+                      int32_t from) const;
+
+  // runtime_step.cpp
+  Result<Progress> step();
+  Status send_tied_gradients();
+  Result<bool> collect_tied_gradients();
+  Status send_norms();
+  Result<bool> collect_norms();
+  Result<bool> await_clip();
+  Status update();
+  Status publish_weights();
+  Result<bool> collect_weights();  // false: some have not arrived
+  bool clips() const { return options_.train.clip_norm > 0; }
+  bool owns(const Parameter& parameter) const;
+  ExpectedTensor expected_parameter(const Parameter& parameter) const;
+  std::vector<std::pair<int32_t, double>> own_norms() const;
+
+  const StageProgram& active() const { return evaluating_ ? eval_ : train_; }
+
+  opdag::Graph graph_, eval_graph_;
+  RuntimeOptions options_;
+  at::Device device_;
+  net::Endpoint& endpoint_;
+  Feed& feed_;
+
+  std::vector<Parameter> parameters_;
+  std::vector<HeldTensor> held_;
+  StageProgram train_, eval_;
+  std::unique_ptr<StageOptimizer> optimizer_;
+
+  // The pass under way.
+  bool evaluating_ = false;
+  int64_t step_ = 0;
+  job::StageActions actions_;
+  size_t next_action_ = 0;
+  int32_t micro_batches_ = 1;
+  std::map<int32_t, InFlight> flights_;
+  double loss_sum_ = 0;
+  int64_t correct_ = 0, counted_ = 0;
+  StepResult result_;
+  std::map<std::string, at::Tensor> outputs_;
+
+  // The step action.
+  StepPhase phase_ = StepPhase::kSendTied;
+  std::map<std::pair<int32_t, int32_t>, OptionalTensors> tied_received_;       // (weight, stage)
+  std::map<int32_t, std::vector<std::pair<int32_t, double>>> norms_received_;  // by stage
+  double norm_ = -1;
+  std::map<int32_t, int64_t> awaited_weights_;  // weight -> step that publishes it
+};
+
+}  // namespace weft::executor

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""What PyTorch itself computes for an exported model: the yardstick of the equality tests.
+
+NAME.f64.safetensors and NAME.f32.safetensors: `loss`, `grad.<name>` of one forward and backward on
+NAME.inputs.safetensors, and `param.<name>`, `buffer.<name>` after 20 steps of AdamW on those inputs
+(lr 1e-3, betas 0.9 0.999, eps 1e-8, weight decay 0.01 on tensors of two or more dimensions).
+Usage: reference.py --dir DIR name ...
+"""
+import argparse
+import pathlib
+
+import torch
+import transformers.modeling_outputs  # noqa: F401  registers the output classes of its models
+from safetensors.torch import load_file, save_file
+
+STEPS = 20
+
+
+def load(path, dtype):
+    program = torch.export.load(path)
+    module = program.module()
+    for node in module.graph.nodes:  # dtype arguments and constants follow the promotion
+        if dtype == torch.float64:
+            node.args = torch.fx.node.map_aggregate(node.args, promote)
+            node.kwargs = torch.fx.node.map_aggregate(node.kwargs, promote)
+    module.recompile()
+    return module.to(dtype)
+
+
+def promote(argument):
+    return torch.float64 if argument is torch.float32 else argument
+
+
+def loss_of(output):
+    if isinstance(output, torch.Tensor):
+        return output
+    if hasattr(output, "loss"):
+        return output.loss
+    return output["loss"] if isinstance(output, dict) else output[0]
+
+
+def cast(tensor, dtype):
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def run(folder, name, dtype, suffix):
+    path = folder / f"{name}.pt2"
+    inputs = load_file(folder / f"{name}.inputs.safetensors")
+    inputs = {k: cast(v, dtype) for k, v in inputs.items()}
+    module = load(path, dtype)
+    result = {}
+    loss = loss_of(module(**inputs))
+    loss.backward()
+    result["loss"] = loss.detach()
+    named = dict(module.named_parameters(remove_duplicate=False))
+    for key, parameter in named.items():
+        if parameter.grad is not None:
+            result[f"grad.{key}"] = parameter.grad.clone()
+    module = load(path, dtype)
+    named = dict(module.named_parameters(remove_duplicate=False))
+    unique = list({id(p): p for p in named.values()}.values())
+    optimizer = torch.optim.AdamW(
+        [{"params": [p for p in unique if p.dim() >= 2], "weight_decay": 0.01},
+         {"params": [p for p in unique if p.dim() < 2], "weight_decay": 0.0}], lr=1e-3)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(module(**inputs)).backward()
+        optimizer.step()
+    for key, parameter in named.items():
+        result[f"param.{key}"] = parameter.detach().clone()
+    for key, buffer in module.named_buffers(remove_duplicate=False):
+        result[f"buffer.{key}"] = buffer.detach().clone()
+    save_file({k: v.contiguous().clone() for k, v in result.items()},
+              str(folder / f"{name}.{suffix}.safetensors"))
+    print(name, suffix, float(result["loss"]), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dir", required=True, type=pathlib.Path)
+    parser.add_argument("names", nargs="+")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in options.names:
+        run(options.dir, name, torch.float64, "f64")
+        run(options.dir, name, torch.float32, "f32")
+
+
+if __name__ == "__main__":
+    main()
