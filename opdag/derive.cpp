@@ -75,7 +75,8 @@ class Needed {
 };
 
 // Drops the nodes and leaves that outputs and buffer updates do not need. Parameters, buffers and
-// constants nobody reads go too.
+// constants nobody reads go too, except other names of a tied weight that is read: exports and
+// checkpoints carry all of them.
 Status keep_needed(Graph& graph) {
   Needed needed(graph);
   for (const Output& output : graph.outputs) needed.want(output.value);
@@ -87,8 +88,12 @@ Status keep_needed(Graph& graph) {
     if (needed.node(i)) nodes.push_back(std::move(graph.nodes[i]));
   }
   graph.nodes = std::move(nodes);
+  std::set<int32_t> tied;
+  for (const Leaf& leaf : graph.leaves) {
+    if (leaf.tied_group != kNone && needed.leaf(leaf.value)) tied.insert(leaf.tied_group);
+  }
   std::erase_if(graph.leaves, [&](const Leaf& leaf) {
-    return !needed.leaf(leaf.value) &&
+    return !needed.leaf(leaf.value) && !tied.contains(leaf.tied_group) &&
            !(leaf.kind != LeafKind::kUserInput && updated.contains(leaf.target));
   });
   return validate_structure(graph);

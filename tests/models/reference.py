@@ -43,6 +43,19 @@ def cast(tensor, dtype):
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
+def tied_names(named):
+    """Names of a weight, for each name: an export lists a tied weight once a name, with equal values."""
+    return {
+        key: [other for other, q in named.items()
+              if p.shape == q.shape and p.numel() > 1 and p.dim() > 1 and torch.equal(p, q)]
+        or [key] for key, p in named.items()
+    }
+
+
+def trained_name(key, names, grads):
+    return next((name for name in names[key] if name in grads), key)
+
+
 def run(folder, name, dtype, suffix):
     path = folder / f"{name}.pt2"
     inputs = load_file(folder / f"{name}.inputs.safetensors")
@@ -58,6 +71,12 @@ def run(folder, name, dtype, suffix):
             result[f"grad.{key}"] = parameter.grad.clone()
     module = load(path, dtype)
     named = dict(module.named_parameters(remove_duplicate=False))
+    names = tied_names(named)
+    grads = {k[len("grad."):]: v for k, v in result.items() if k.startswith("grad.")}
+    for key in named:  # an exported module reads a tied weight by one of its names
+        name = trained_name(key, names, grads)
+        if name in grads:
+            result[f"grad.{key}"] = grads[name]
     unique = list({id(p): p for p in named.values()}.values())
     optimizer = torch.optim.AdamW(
         [{"params": [p for p in unique if p.dim() >= 2], "weight_decay": 0.01},
@@ -67,7 +86,7 @@ def run(folder, name, dtype, suffix):
         loss_of(module(**inputs)).backward()
         optimizer.step()
     for key, parameter in named.items():
-        result[f"param.{key}"] = parameter.detach().clone()
+        result[f"param.{key}"] = named[trained_name(key, names, grads)].detach().clone()
     for key, buffer in module.named_buffers(remove_duplicate=False):
         result[f"buffer.{key}"] = buffer.detach().clone()
     save_file({k: v.contiguous().clone() for k, v in result.items()},
