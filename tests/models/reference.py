@@ -74,9 +74,9 @@ def run(folder, name, dtype, suffix):
     names = tied_names(named)
     grads = {k[len("grad."):]: v for k, v in result.items() if k.startswith("grad.")}
     for key in named:  # an exported module reads a tied weight by one of its names
-        name = trained_name(key, names, grads)
-        if name in grads:
-            result[f"grad.{key}"] = grads[name]
+        trained = trained_name(key, names, grads)
+        if trained in grads:
+            result[f"grad.{key}"] = grads[trained]
     unique = list({id(p): p for p in named.values()}.values())
     optimizer = torch.optim.AdamW(
         [{"params": [p for p in unique if p.dim() >= 2], "weight_decay": 0.01},
