@@ -81,6 +81,19 @@ Result<std::string> read_file(const Path& path, uint64_t max_bytes) {
   }
 }
 
+Result<std::string> read_file_from(const Path& path, uint64_t offset, uint64_t max_bytes) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return io_error("open", path);
+  std::string text(max_bytes, '\0');
+  ssize_t got = 0;
+  do {
+    got = ::pread(file.get(), text.data(), text.size(), static_cast<off_t>(offset));
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return io_error("read", path);
+  text.resize(static_cast<size_t>(got));
+  return text;
+}
+
 Status write_file_atomic(const Path& path, std::span<const std::byte> data, unsigned mode) {
   std::string temporary = path.string() + ".XXXXXX";
   {

@@ -16,6 +16,9 @@ using Path = std::filesystem::path;
 // The whole file; refused beyond max_bytes.
 Result<std::string> read_file(const Path& path, uint64_t max_bytes = uint64_t{1} << 32);
 
+// At most max_bytes from an offset; empty at or beyond the end.
+Result<std::string> read_file_from(const Path& path, uint64_t offset, uint64_t max_bytes);
+
 // Writes to a temporary neighbour, syncs, renames: a reader sees the old or the new file, whole.
 // mode: permission bits, 0600 for private keys.
 Status write_file_atomic(const Path& path, std::span<const std::byte> data, unsigned mode = 0644);

@@ -1,0 +1,117 @@
+// weft job list | get | logs | events | metrics | explain
+#include <fmt/format.h>
+
+#include "cli/api_client.h"
+
+namespace weft::cli {
+namespace {
+
+using nlohmann::json;
+using Print = std::function<void(const json&)>;
+
+std::string path_of(const std::string& id, const std::string& tail = {}) {
+  return "/api/v1/jobs/" + path_segment(id) + tail;
+}
+
+std::string loss_text(const json& job, const char* key) {
+  return job.contains(key) && job[key].is_number() ? fmt::format("{:.4f}", job[key].get<double>())
+                                                   : "-";
+}
+
+void print_jobs(const json& answer) {
+  std::vector<std::vector<std::string>> rows = {
+      {"ID", "NAME", "STATE", "STEP", "LOSS", "EVAL", "STAGES", "CREATED", "REASON"}};
+  for (const json& job : answer.at("jobs")) {
+    rows.push_back({job.value("id", ""), job.value("name", ""), job.value("state", ""),
+                    fmt::format("{}/{}", job.value("step", 0), job.value("steps", 0)),
+                    loss_text(job, "loss"), loss_text(job, "eval_loss"),
+                    std::to_string(job.value("stages", 0)), ago(job.value("created_ms", int64_t{0})),
+                    job.value("reason", "")});
+  }
+  print_table(rows);
+}
+
+void print_fields(const json& object) {
+  for (const auto& [key, value] : object.items()) {
+    if (key == "spec") continue;
+    fmt::print("{:<22} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+  }
+}
+
+void print_events(const json& answer) {
+  for (const json& event : answer.at("events")) {
+    fmt::print("{:<10} {:<12} {}\n", ago(event.value("time_ms", int64_t{0})),
+               event.value("kind", ""), event.value("message", ""));
+  }
+}
+
+void print_logs(const json& answer) {
+  for (const json& line : answer.at("lines")) {
+    fmt::print("[stage {}] {}\n", line.value("stage", 0), line.value("text", ""));
+  }
+}
+
+void print_metrics(const json& answer) {
+  std::vector<std::vector<std::string>> rows = {{"STEP", "LOSS", "GRAD-NORM", "LR", "SECONDS"}};
+  for (const json& step : answer.at("steps")) {
+    rows.push_back({std::to_string(step.value("step", 0)), loss_text(step, "loss"),
+                    loss_text(step, "grad_norm"), fmt::format("{:.3g}", step.value("lr", 0.0)),
+                    fmt::format("{:.3f}", step.value("seconds", 0.0))});
+  }
+  print_table(rows);
+  for (const json& eval : answer.at("evals")) {
+    fmt::print("eval at step {}: loss {}\n", eval.value("step", 0), loss_text(eval, "loss"));
+  }
+}
+
+void print_explain(const json& answer) {
+  fmt::print("{}\n", answer.value("reason", ""));
+  for (const json& decision : answer.value("decisions", json::array())) {
+    fmt::print("{:<10} {}: {}\n", ago(decision.value("time_ms", int64_t{0})),
+               decision.value("decision", ""), decision.value("reason", ""));
+  }
+}
+
+void add_show(CLI::App& job, Globals& globals, const char* name, const char* help,
+              const std::string& tail, const Print& print) {
+  auto id = std::make_shared<std::string>();
+  auto* verb = job.add_subcommand(name, help);
+  verb->add_option("job", *id, "id or name")->required();
+  verb->callback([id, tail, print, &globals] {
+    run_verb(globals, [&]() -> Status {
+      WEFT_TRY(ApiClient client, ApiClient::open(globals));
+      WEFT_TRY(json answer, client.get(path_of(*id, tail)));
+      if (globals.json()) {
+        print_json(answer);
+      } else {
+        print(answer);
+      }
+      return {};
+    });
+  });
+}
+
+}  // namespace
+
+void add_job_show(CLI::App& job, Globals& globals) {
+  auto* list = job.add_subcommand("list", "every job, newest first");
+  list->callback([&globals] {
+    run_verb(globals, [&]() -> Status {
+      WEFT_TRY(ApiClient client, ApiClient::open(globals));
+      WEFT_TRY(json answer, client.get("/api/v1/jobs"));
+      if (globals.json()) {
+        print_json(answer);
+      } else {
+        print_jobs(answer);
+      }
+      return {};
+    });
+  });
+  add_show(job, globals, "get", "one job, whole", "", print_fields);
+  add_show(job, globals, "events", "what happened to a job", "/events", print_events);
+  add_show(job, globals, "logs", "what its workers logged", "/logs", print_logs);
+  add_show(job, globals, "metrics", "loss and speed of every step", "/metrics", print_metrics);
+  add_show(job, globals, "explain", "why its plan is as it is", "/explain", print_explain);
+}
+
+}  // namespace weft::cli

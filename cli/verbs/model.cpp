@@ -1,0 +1,79 @@
+// weft model inspect | check MODEL.pt2
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "base/os/process.h"
+#include "cli/app.h"
+#include "opdag/import.h"
+#include "opdag/inspect.h"
+
+namespace weft::cli {
+namespace {
+
+Status inspect(const std::string& model, Globals& globals) {
+  WEFT_TRY(opdag::Archive archive, opdag::Archive::open(model));
+  opdag::ImportOptions options;
+  options.keep_refused = true;
+  WEFT_TRY(opdag::Graph graph, opdag::import_graph(archive, options));
+  const opdag::ModelSummary summary = opdag::summarize(graph);
+  if (globals.json()) {
+    print_json(opdag::to_json(summary));
+  } else {
+    std::printf("%s", opdag::to_text(summary).c_str());
+  }
+  if (!summary.refused.empty()) globals.exit_code = kExitRefused;
+  return {};
+}
+
+struct CheckOptions {
+  std::string model, inputs, grads, precision;
+  int stages = 0;
+  int64_t cut_seed = -1;
+};
+
+// The check needs libtorch, which only weft-worker links: this process becomes that program.
+Status check(const CheckOptions& options, const Globals& globals) {
+  const std::string program = (os::program_dir() / "weft-worker").string();
+  std::vector<std::string> words = {program, "check", options.model};
+  const auto add = [&](const char* flag, const std::string& value) {
+    if (value.empty()) return;
+    words.emplace_back(flag);
+    words.push_back(value);
+  };
+  add("--inputs", options.inputs);
+  add("--grads", options.grads);
+  add("--precision", options.precision);
+  if (options.stages > 0) add("--stages", std::to_string(options.stages));
+  if (options.cut_seed >= 0) add("--cut-seed", std::to_string(options.cut_seed));
+  if (globals.json()) add("-o", "json");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  std::fflush(stdout);
+  ::execv(program.c_str(), argv.data());
+  return make_error(Code::kNotFound, "cannot run " + program,
+                    "weft-worker must stand beside weft; build it with scripts/build");
+}
+
+}  // namespace
+
+void add_model(CLI::App& app, Globals& globals) {
+  CLI::App* model = app.add_subcommand("model", "look at an exported model before the first job");
+  model->require_subcommand(1);
+  auto options = std::make_shared<CheckOptions>();
+  auto* show = model->add_subcommand("inspect", "operators, parameters, costs, edges, refusals");
+  show->add_option("model", options->model, "MODEL.pt2")->required();
+  show->callback([=, &globals] { run_verb(globals, [&] { return inspect(options->model, globals); }); });
+  auto* run = model->add_subcommand("check", "run it whole and cut, and compare every gradient");
+  run->add_option("model", options->model, "MODEL.pt2")->required();
+  run->add_option("--inputs", options->inputs, "safetensors named as in the export's signature");
+  run->add_option("--stages", options->stages, "stages of the cut run")->check(CLI::PositiveNumber);
+  run->add_option("--cut-seed", options->cut_seed, "which random legal cut");
+  run->add_option("--precision", options->precision, "f32 or f64")
+      ->check(CLI::IsMember({"f32", "f64"}));
+  run->add_option("--grads", options->grads, "write loss and gradients to this safetensors file");
+  run->callback([=, &globals] { run_verb(globals, [&] { return check(*options, globals); }); });
+}
+
+}  // namespace weft::cli

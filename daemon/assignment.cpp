@@ -1,0 +1,277 @@
+#include "daemon/assignment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "daemon/prepare_files.h"
+
+namespace weft::daemon {
+namespace {
+
+using nlohmann::json;
+using job::WorkerEventKind;
+
+constexpr size_t kMaxLogBytesPerTick = 64 * 1024;
+
+}  // namespace
+
+const char* state_name(AssignmentState state) {
+  constexpr std::array kNames = {"preparing", "listening", "ready",  "running",
+                                 "stopping",  "finished",  "failed", "stopped"};
+  return kNames.at(static_cast<size_t>(state));
+}
+
+Assignment::Assignment(AssignmentEnvironment environment, proto::Prepare prepare)
+    : env_(std::move(environment)), prepare_(std::move(prepare)) {
+  dir_ = env_.work_root /
+         fmt::format("{}.{}.{}", prepare_.job(), prepare_.epoch(), prepare_.stage());
+}
+
+Assignment::~Assignment() {
+  worker_.reset();
+  if (auto status = os::remove_all(dir_); !status.ok()) log_warning("{}", status.error().text());
+}
+
+bool Assignment::is(const std::string& job, uint32_t epoch, int32_t stage) const {
+  return prepare_.job() == job && prepare_.epoch() == epoch && prepare_.stage() == stage;
+}
+
+proto::AssignmentState Assignment::wire_state() const {
+  proto::AssignmentState state;
+  state.set_job(prepare_.job());
+  state.set_epoch(prepare_.epoch());
+  state.set_stage(prepare_.stage());
+  state.set_state(state_name(state_));
+  return state;
+}
+
+void Assignment::begin() {
+  log_info("job {} stage {} epoch {}: preparing", prepare_.job(), prepare_.stage(),
+           prepare_.epoch());
+  env_.transfers->post([self = shared_from_this()] {
+    auto spec = prepare_files(self->env_.member, *self->env_.blobs, self->prepare_, self->dir_);
+    self->env_.events->post([self, spec = std::move(spec)]() mutable {
+      if (self->state_ != AssignmentState::kPreparing) return;
+      if (!spec.ok()) return self->fail(spec.error());
+      self->spawn_worker(std::move(*spec));
+    });
+  });
+}
+
+void Assignment::spawn_worker(job::WorkerSpec spec) {
+  spec.device = env_.device;
+  spec.threads = env_.threads;
+  spec.listen_host = env_.listen_host;
+  spec.listen_port = env_.data_port;
+  spec.link_timeout_ms = env_.link_timeout_ms;
+  const os::Path file = dir_ / "spec.json";
+  if (auto status = os::write_file_atomic(file, job::worker_spec_to_json(spec).dump(), 0600);
+      !status.ok()) {
+    return fail(status.error());
+  }
+  std::weak_ptr<Assignment> weak = weak_from_this();
+  EventQueue* events = env_.events;
+  auto worker = WorkerProcess::start(
+      env_.worker_program, file, dir_ / "worker.log",
+      [weak, events](job::WorkerEvent event) {
+        events->post([weak, event = std::move(event)] {
+          if (auto self = weak.lock()) self->on_event(event);
+        });
+      },
+      [weak, events](os::ExitStatus status) {
+        events->post([weak, status] {
+          if (auto self = weak.lock()) self->on_exit(status);
+        });
+      });
+  if (!worker.ok()) return fail(worker.error());
+  worker_ = std::move(*worker);
+  worker_heard_ms_ = env_.clock->monotonic_ms();
+}
+
+void Assignment::connect(const proto::Connect& message) {
+  if (state_ != AssignmentState::kListening || !worker_) return;
+  json stages = json::array();
+  for (const proto::StageEndpoint& stage : message.stages()) {
+    stages.push_back({{"stage", stage.stage()},
+                      {"peer", stage.peer()},
+                      {"host", stage.host()},
+                      {"port", stage.port()}});
+  }
+  const json line = {{"type", "connect"}, {"stages", stages}};
+  if (auto status = worker_->send_line(line.dump()); !status.ok()) fail(status.error());
+}
+
+void Assignment::start() {
+  if (state_ != AssignmentState::kReady || !worker_) return;
+  state_ = AssignmentState::kRunning;
+  if (auto status = worker_->send_line(R"({"type":"start"})"); !status.ok()) {
+    return fail(status.error());
+  }
+  send_update("running", nullptr);
+}
+
+void Assignment::stop(const std::string& reason) {
+  if (ended(state_) || state_ == AssignmentState::kStopping) return;
+  log_info("job {} stage {}: stopping: {}", prepare_.job(), prepare_.stage(), reason);
+  state_ = AssignmentState::kStopping;
+  if (!worker_) return end(AssignmentState::kStopped, nullptr);
+  const json line = {{"type", "stop"}, {"reason", reason}};
+  if (!worker_->send_line(line.dump()).ok()) worker_->kill_now();
+  kill_at_ms_ = env_.clock->monotonic_ms() + env_.stop_grace_ms;
+}
+
+void Assignment::tick() {
+  if (ended(state_)) return;
+  forward_logs();
+  if (!worker_) return;
+  const int64_t now = env_.clock->monotonic_ms();
+  if (kill_at_ms_ >= 0 && now >= kill_at_ms_) {
+    kill_at_ms_ = -1;
+    worker_->kill_now();
+  }
+  const int64_t silent_ms = now - worker_heard_ms_;
+  if (state_ != AssignmentState::kStopping && !worker_finished_ &&
+      silent_ms > env_.worker_silent_ms) {
+    fail(make_error(Code::kTimeout,
+                    fmt::format("the worker of stage {} said nothing for {} ms (stopped or stuck) "
+                                "and was killed",
+                                prepare_.stage(), silent_ms),
+                    "resume the job from its last checkpoint with `weft job resume`"));
+  }
+}
+
+void Assignment::on_event(const job::WorkerEvent& event) {
+  if (ended(state_)) return;
+  worker_heard_ms_ = env_.clock->monotonic_ms();
+  switch (event.kind) {
+    case WorkerEventKind::kAlive:
+      break;
+    case WorkerEventKind::kListening:
+      if (state_ != AssignmentState::kPreparing) break;
+      state_ = AssignmentState::kListening;
+      send_update("listening", nullptr, event.port);
+      break;
+    case WorkerEventKind::kReady:
+      if (state_ != AssignmentState::kListening) break;
+      state_ = AssignmentState::kReady;
+      send_update("ready", nullptr);
+      break;
+    case WorkerEventKind::kStep:
+    case WorkerEventKind::kEval:
+      env_.send(report(event));
+      break;
+    case WorkerEventKind::kCheckpoint:
+      store_checkpoint(event.step, event.path);
+      break;
+    case WorkerEventKind::kFinished:
+      worker_finished_ = true;
+      // Behind the shards on the same thread: finished means that every shard is off this peer.
+      env_.transfers->post([self = shared_from_this()] {
+        self->env_.events->post([self] { self->end(AssignmentState::kFinished, nullptr); });
+      });
+      break;
+    case WorkerEventKind::kFailed: {
+      Error error = make_error(code_from_name(event.error_code).value_or(Code::kInternal),
+                               event.message, event.next);
+      fail(error);
+      break;
+    }
+  }
+}
+
+void Assignment::on_exit(os::ExitStatus status) {
+  if (ended(state_)) return;
+  if (state_ == AssignmentState::kStopping) return end(AssignmentState::kStopped, nullptr);
+  if (worker_finished_) return;  // its last shard is still on its way
+  fail(make_error(Code::kUnavailable,
+                  fmt::format("the worker of stage {} {}", prepare_.stage(), status.text()),
+                  "see `weft job logs`; resume from the last checkpoint with `weft job resume`"));
+}
+
+void Assignment::store_checkpoint(int64_t step, const std::string& path) {
+  env_.transfers->post([self = shared_from_this(), step, path] {
+    auto stored = upload_shard(self->env_.member, path);
+    auto removed = os::remove_all(path);
+    self->env_.events->post([self, step, stored = std::move(stored)]() mutable {
+      if (!stored.ok()) {
+        return self->fail(std::move(stored).error().within(
+            fmt::format("the checkpoint shard of step {} could not be stored", step)));
+      }
+      stored->set_job(self->prepare_.job());
+      stored->set_epoch(self->prepare_.epoch());
+      stored->set_stage(self->prepare_.stage());
+      stored->set_step(step);
+      proto::PeerMessage message;
+      *message.mutable_checkpoint() = std::move(*stored);
+      self->env_.send(std::move(message));
+    });
+  });
+}
+
+void Assignment::fail(const Error& error) {
+  if (ended(state_)) return;
+  if (state_ == AssignmentState::kStopping) return end(AssignmentState::kStopped, nullptr);
+  log_error("job {} stage {}: {}", prepare_.job(), prepare_.stage(), error.text());
+  end(AssignmentState::kFailed, &error);
+}
+
+void Assignment::end(AssignmentState state, const Error* error) {
+  if (ended(state_)) return;
+  forward_logs();
+  state_ = state;
+  worker_.reset();
+  send_update(state_name(state), error);
+}
+
+void Assignment::send_update(const char* state, const Error* error, uint16_t port) {
+  proto::PeerMessage message;
+  proto::AssignmentUpdate& update = *message.mutable_update();
+  update.set_job(prepare_.job());
+  update.set_epoch(prepare_.epoch());
+  update.set_stage(prepare_.stage());
+  update.set_state(state);
+  if (port != 0) {
+    update.set_advertise_host(env_.advertise_host);
+    update.set_port(port);
+  }
+  if (error != nullptr) {
+    update.mutable_error()->set_code(code_name(error->code));
+    update.mutable_error()->set_message(error->message);
+    update.mutable_error()->set_next(error->next);
+  }
+  env_.send(std::move(message));
+}
+
+proto::PeerMessage Assignment::report(const job::WorkerEvent& event) const {
+  proto::PeerMessage message;
+  proto::WorkerReport& report = *message.mutable_report();
+  report.set_job(prepare_.job());
+  report.set_epoch(prepare_.epoch());
+  report.set_stage(prepare_.stage());
+  report.set_event_json(job::event_to_json(event).dump());
+  return message;
+}
+
+void Assignment::forward_logs() {
+  auto text = os::read_file_from(dir_ / "worker.log", log_offset_, kMaxLogBytesPerTick);
+  if (!text.ok() || text->empty()) return;
+  const size_t end = text->rfind('\n');
+  if (end == std::string::npos) return;
+  log_offset_ += end + 1;
+  proto::PeerMessage message;
+  proto::LogLines& logs = *message.mutable_logs();
+  logs.set_job(prepare_.job());
+  logs.set_stage(prepare_.stage());
+  for (size_t begin = 0; begin <= end;) {
+    const size_t stop = text->find('\n', begin);
+    logs.add_lines(text->substr(begin, stop - begin));
+    begin = stop + 1;
+  }
+  env_.send(std::move(message));
+}
+
+}  // namespace weft::daemon

@@ -1,0 +1,91 @@
+// Assignment: one stage of one job on this peer, from the broker's Prepare to the worker's end.
+//
+//   preparing --blobs, key, certificate--> starting --worker listens--> listening
+//   listening --Connect--> connecting --worker ready--> ready --Start--> running
+//   running --worker finished and last shard stored--> finished
+//   any --error, death of the worker, silence--> failed        any --Stop--> stopping --> stopped
+//
+// Main thread only. Blocking work (blobs, certificate, checkpoint upload) runs on the transfer
+// thread, in order, and posts back.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "daemon/event_queue.h"
+#include "daemon/membership.h"
+#include "daemon/task_runner.h"
+#include "daemon/worker_process.h"
+#include "job/worker_spec.h"
+#include "net/blob/blob_store.h"
+#include "net/proto/control.pb.h"
+
+namespace weft::daemon {
+
+struct AssignmentEnvironment {
+  Membership member;
+  net::BlobStore* blobs = nullptr;
+  EventQueue* events = nullptr;
+  TaskRunner* transfers = nullptr;
+  const Clock* clock = nullptr;
+  os::Path work_root;
+  std::string worker_program;
+  std::string device;
+  int32_t threads = 1;
+  std::string listen_host, advertise_host;
+  uint16_t data_port = 0;
+  int32_t worker_silent_ms = 10000;
+  int32_t link_timeout_ms = 15000;
+  int32_t stop_grace_ms = 3000;
+  std::function<void(proto::PeerMessage)> send;  // to the broker, retried
+};
+
+enum class AssignmentState {
+  kPreparing, kListening, kReady, kRunning, kStopping, kFinished, kFailed, kStopped,
+};
+const char* state_name(AssignmentState state);
+inline bool ended(AssignmentState state) { return state >= AssignmentState::kFinished; }
+
+class Assignment : public std::enable_shared_from_this<Assignment> {
+ public:
+  Assignment(AssignmentEnvironment environment, proto::Prepare prepare);
+  ~Assignment();
+
+  // Begins; every later step follows from events.
+  void begin();
+  void connect(const proto::Connect& message);
+  void start();
+  void stop(const std::string& reason);
+  // Deadlines: silent worker, stop grace; forwards new log lines. Call a few times a second.
+  void tick();
+
+  AssignmentState state() const { return state_; }
+  proto::AssignmentState wire_state() const;
+  bool is(const std::string& job, uint32_t epoch, int32_t stage) const;
+
+ private:
+  void spawn_worker(job::WorkerSpec spec);
+  void on_event(const job::WorkerEvent& event);
+  void on_exit(os::ExitStatus status);
+  void store_checkpoint(int64_t step, const std::string& path);
+  void fail(const Error& error);
+  void end(AssignmentState state, const Error* error);
+  void send_update(const char* state, const Error* error, uint16_t port = 0);
+  void forward_logs();
+  proto::PeerMessage report(const job::WorkerEvent& event) const;
+
+  AssignmentEnvironment env_;
+  proto::Prepare prepare_;
+  os::Path dir_;
+  AssignmentState state_ = AssignmentState::kPreparing;
+  std::unique_ptr<WorkerProcess> worker_;
+  int64_t worker_heard_ms_ = 0;
+  int64_t kill_at_ms_ = -1;
+  bool worker_finished_ = false;
+  uint64_t log_offset_ = 0;
+};
+
+}  // namespace weft::daemon

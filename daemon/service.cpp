@@ -1,0 +1,288 @@
+#include "daemon/service.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/os/notify.h"
+#include "base/os/process.h"
+#include "base/os/signals.h"
+#include "base/version.h"
+#include "daemon/assignment.h"
+#include "daemon/blob_cache.h"
+#include "daemon/event_queue.h"
+#include "daemon/host_facts.h"
+#include "net/control/control.h"
+
+namespace weft::daemon {
+namespace {
+
+constexpr int64_t kTickMs = 250;
+constexpr int32_t kMessageTtlMs = 120000;
+constexpr int32_t kHelloTtlMs = 10000;
+constexpr int64_t kLeaveGraceMs = 1000;
+
+class ServiceImpl final : public Service {
+ public:
+  ServiceImpl(const Config& config, Membership member, net::BlobStore blobs)
+      : config_(config),
+        member_(std::move(member)),
+        blobs_(std::move(blobs)),
+        transfers_("weft-transfer"),
+        signals_([this](int signal) { events_.post([this, signal] { on_signal(signal); }); }) {}
+
+  Status begin() {
+    WEFT_TRY(blob_server_, serve_cached_blobs(blobs_, member_, config_.text("listen_host"),
+                                              static_cast<uint16_t>(config_.integer("blob_port"))));
+    facts_ = host_capabilities(config_.text("device"), config_.text("name"));
+    std::string advertise = config_.text("advertise_host");
+    if (advertise.empty()) advertise = route_address(member_.control_host, member_.control_port);
+    facts_.set_advertise_host(advertise);
+    facts_.set_blob_port(blob_server_->port());
+    facts_.set_version(kVersion);
+    net::ControlClientOptions options;
+    options.host = member_.control_host;
+    options.port = member_.control_port;
+    options.server_key_z85 = member_.control_key_z85;
+    options.keys = member_.curve;
+    WEFT_TRY(control_, net::ControlClient::start(options, [this](const proto::BrokerMessage& m) {
+               events_.post([this, m] { on_message(m); });
+             }));
+    return {};
+  }
+
+  Status run() override {
+    send_hello();
+    log_info("peer {} on {} ({} cores, {}), advertised as {}", member_.peer, facts_.host(),
+             facts_.cores(), facts_.device(), facts_.advertise_host());
+    os::notify_service_manager("READY=1\nSTATUS=idle");
+    while (!leaving_) {
+      events_.run_for(kTickMs);
+      tick();
+    }
+    leave();
+    return verdict_;
+  }
+
+ private:
+  void tick() {
+    const int64_t now = clock_.monotonic_ms();
+    if (assignment_) {
+      assignment_->tick();
+      if (ended(assignment_->state())) finish_assignment();
+    }
+    if (now >= next_heartbeat_ms_) {
+      next_heartbeat_ms_ = now + heartbeat_ms_;
+      send_heartbeat();
+    }
+    check_broker();
+    if (draining_ && !assignment_) leaving_ = true;
+  }
+
+  // Without a broker nobody may be told to stop us: a worker left alone ends after a stated time.
+  void check_broker() {
+    const int64_t silent_ms = control_->ms_since_broker_heard();
+    if (assignment_ && silent_ms > broker_timeout_ms_) {
+      assignment_->stop(fmt::format("the broker has been silent for {} ms", silent_ms));
+    }
+  }
+
+  void send(proto::PeerMessage message, int32_t ttl_ms = kMessageTtlMs) {
+    control_->send(std::move(message), ttl_ms);
+  }
+
+  void send_hello() {
+    proto::PeerMessage message;
+    *message.mutable_hello()->mutable_capabilities() = facts_;
+    if (assignment_) *message.mutable_hello()->add_assignments() = assignment_->wire_state();
+    send(std::move(message), kHelloTtlMs);
+    announce_blobs();
+  }
+
+  void send_heartbeat() {
+    proto::PeerMessage message;
+    proto::Heartbeat& heartbeat = *message.mutable_heartbeat();
+    heartbeat.set_sequence(++heartbeat_sequence_);
+    heartbeat.set_draining(draining_);
+    if (assignment_) *heartbeat.add_assignments() = assignment_->wire_state();
+    send(std::move(message), heartbeat_ms_);
+  }
+
+  void announce_blobs() {
+    proto::PeerMessage message;
+    for (std::string& name : blobs_.list()) message.mutable_blobs()->add_sha256(std::move(name));
+    send(std::move(message));
+  }
+
+  void on_message(const proto::BrokerMessage& message) {
+    // A broker that restarted knows our key, not our state.
+    if (broker_session_ != message.session()) {
+      const bool known = broker_session_ != 0;
+      broker_session_ = message.session();
+      if (known) send_hello();
+    }
+    switch (message.body_case()) {
+      case proto::BrokerMessage::kWelcome:
+        if (message.welcome().heartbeat_ms() > 0) {
+          heartbeat_ms_ = static_cast<int32_t>(message.welcome().heartbeat_ms());
+        }
+        if (message.welcome().broker_timeout_ms() > 0) {
+          broker_timeout_ms_ = static_cast<int32_t>(message.welcome().broker_timeout_ms());
+        }
+        break;
+      case proto::BrokerMessage::kPrepare: prepare(message.prepare()); break;
+      case proto::BrokerMessage::kConnect:
+        if (holds(message.connect())) assignment_->connect(message.connect());
+        break;
+      case proto::BrokerMessage::kStart:
+        if (holds(message.start())) assignment_->start();
+        break;
+      case proto::BrokerMessage::kStop:
+        if (holds(message.stop())) {
+          assignment_->stop(message.stop().reason());
+        } else {
+          answer_stopped(message.stop());
+        }
+        break;
+      case proto::BrokerMessage::kDrain: drain("the broker asked for it"); break;
+      case proto::BrokerMessage::kRemoved:
+        verdict_ = make_error(Code::kDenied,
+                              "the broker removed this peer: " + message.removed().reason(),
+                              "join again with a new address from `weft peer invite`");
+        stop_now("removed by the broker");
+        break;
+      default: break;
+    }
+  }
+
+  template <typename Message>
+  bool holds(const Message& message) const {
+    return assignment_ && assignment_->is(message.job(), message.epoch(), message.stage());
+  }
+
+  // The broker waits for an answer even where nothing runs any more.
+  void answer_stopped(const proto::Stop& stop) {
+    proto::PeerMessage message;
+    proto::AssignmentUpdate& update = *message.mutable_update();
+    update.set_job(stop.job());
+    update.set_epoch(stop.epoch());
+    update.set_stage(stop.stage());
+    update.set_state("stopped");
+    send(std::move(message));
+  }
+
+  void prepare(const proto::Prepare& message) {
+    if (holds(message)) return;  // repeated
+    if (assignment_) {
+      log_warning("a new assignment replaces job {}", assignment_->wire_state().job());
+      assignment_.reset();
+    }
+    assignment_ = std::make_shared<Assignment>(environment(), message);
+    assignment_->begin();
+  }
+
+  AssignmentEnvironment environment() {
+    AssignmentEnvironment env;
+    env.member = member_;
+    env.blobs = &blobs_;
+    env.events = &events_;
+    env.transfers = &transfers_;
+    env.clock = &clock_;
+    env.work_root = os::Path(config_.text("state_dir")) / "work";
+    env.worker_program = config_.text("worker");
+    if (env.worker_program.empty()) env.worker_program = (os::program_dir() / "weft-worker").string();
+    env.device = facts_.device();
+    env.threads = static_cast<int32_t>(config_.integer("threads"));
+    if (env.threads == 0) env.threads = os::hardware_cores();
+    env.listen_host = config_.text("listen_host");
+    env.advertise_host = facts_.advertise_host();
+    env.data_port = static_cast<uint16_t>(config_.integer("data_port"));
+    env.worker_silent_ms = static_cast<int32_t>(config_.integer("worker_silent_ms"));
+    env.link_timeout_ms = static_cast<int32_t>(config_.integer("link_timeout_ms"));
+    env.stop_grace_ms = static_cast<int32_t>(config_.integer("stop_grace_ms"));
+    env.send = [this](proto::PeerMessage message) { send(std::move(message)); };
+    return env;
+  }
+
+  void finish_assignment() {
+    assignment_.reset();
+    transfers_.post([this] {
+      trim_cache(blobs_, static_cast<uint64_t>(config_.integer("cache_bytes")));
+      events_.post([this] { announce_blobs(); });
+    });
+  }
+
+  void on_signal(int signal) {
+    if (signal == SIGHUP) return;
+    if (signal == SIGTERM && !draining_) return drain("SIGTERM");
+    stop_now(signal == SIGINT ? "SIGINT" : "second SIGTERM");
+  }
+
+  void drain(const char* why) {
+    if (draining_) return;
+    log_info("draining: {}", why);
+    os::notify_service_manager("STOPPING=1\nSTATUS=draining");
+    draining_ = true;
+    next_heartbeat_ms_ = 0;
+  }
+
+  void stop_now(const std::string& why) {
+    log_info("leaving: {}", why);
+    if (assignment_) assignment_->stop("the peer leaves: " + why);
+    leaving_ = true;
+  }
+
+  void leave() {
+    const int64_t deadline = clock_.monotonic_ms() + config_.integer("stop_grace_ms") + kLeaveGraceMs;
+    while (assignment_ && clock_.monotonic_ms() < deadline) {
+      events_.run_for(50);
+      assignment_->tick();
+      if (ended(assignment_->state())) assignment_.reset();
+    }
+    assignment_.reset();
+    proto::PeerMessage message;
+    message.mutable_leaving()->set_reason("the daemon ends");
+    send(std::move(message), static_cast<int32_t>(kLeaveGraceMs));
+    events_.run_for(200);
+    control_->stop();
+    blob_server_->stop();
+  }
+
+  const Config& config_;
+  Membership member_;
+  net::BlobStore blobs_;
+  SystemClock clock_;
+  EventQueue events_;
+  TaskRunner transfers_;
+  os::SignalWatcher signals_;
+  proto::Capabilities facts_;
+  std::unique_ptr<net::HttpServer> blob_server_;
+  std::unique_ptr<net::ControlClient> control_;
+  std::shared_ptr<Assignment> assignment_;
+  uint64_t broker_session_ = 0;
+  uint64_t heartbeat_sequence_ = 0;
+  int64_t next_heartbeat_ms_ = 0;
+  int32_t heartbeat_ms_ = 1000;
+  int32_t broker_timeout_ms_ = 30000;
+  bool draining_ = false;
+  bool leaving_ = false;
+  Status verdict_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Service>> Service::create(const Config& config, Membership member) {
+  const os::Path state = config.text("state_dir");
+  // Work of a previous life: its workers died with it.
+  WEFT_TRY_STATUS(os::remove_all(state / "work"));
+  WEFT_TRY(net::BlobStore blobs, net::BlobStore::open(state / "blobs"));
+  auto service = std::make_unique<ServiceImpl>(config, std::move(member), std::move(blobs));
+  WEFT_TRY_STATUS(service->begin());
+  return std::unique_ptr<Service>(std::move(service));
+}
+
+}  // namespace weft::daemon

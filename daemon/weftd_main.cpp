@@ -1,0 +1,112 @@
+// weftd: the daemon of a volunteer's machine. Sub-commands: run, join ADDRESS, config show.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/log.h"
+#include "base/version.h"
+#include "daemon/membership.h"
+#include "daemon/service.h"
+#include "daemon/settings.h"
+
+namespace weft::daemon {
+namespace {
+
+constexpr int kExitFailed = 1;   // the daemon ran and ended in an error
+constexpr int kExitUsage = 2;    // command line or configuration
+constexpr int kExitDenied = 3;   // not joined, refused, or removed by the broker
+
+int report(const Error& error, int code) {
+  std::fprintf(stderr, "weftd: %s\n", error.text().c_str());
+  return code;
+}
+
+LogLevel log_level(const std::string& name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "warning") return LogLevel::kWarning;
+  return name == "error" ? LogLevel::kError : LogLevel::kInfo;
+}
+
+struct Command {
+  std::string config_file;
+  std::vector<std::pair<std::string, std::string>> flags;
+  std::string address;
+  bool origin = false;
+  bool no_run = false;
+};
+
+Status configure(Config& config, const Command& command) {
+  if (!command.config_file.empty()) WEFT_TRY_STATUS(config.load_file(command.config_file));
+  WEFT_TRY_STATUS(config.load_environment());
+  for (const auto& [name, value] : command.flags) WEFT_TRY_STATUS(config.set_flag(name, value));
+  return {};
+}
+
+int serve(const Config& config, Membership member) {
+  log_init("weftd", log_level(config.text("log_level")), config.boolean("log_json"));
+  auto service = Service::create(config, std::move(member));
+  if (!service.ok()) return report(service.error(), kExitFailed);
+  const Status status = (*service)->run();
+  if (status.ok()) return 0;
+  return report(status.error(), status.error().code == Code::kDenied ? kExitDenied : kExitFailed);
+}
+
+int run(const Config& config) {
+  auto member = load_membership(config.text("state_dir"));
+  if (!member.ok()) return report(member.error(), kExitDenied);
+  return serve(config, std::move(*member));
+}
+
+int join(const Config& config, const Command& command) {
+  auto member = join_cluster(config.text("state_dir"), command.address, config.text("name"));
+  if (!member.ok()) return report(member.error(), kExitDenied);
+  std::printf("joined as peer %s\n", member->peer.c_str());
+  std::fflush(stdout);
+  return command.no_run ? 0 : serve(config, std::move(*member));
+}
+
+}  // namespace
+
+int main_of(int argc, char** argv) {
+  Config config = make_config();
+  Command command;
+  CLI::App app{"weftd: lends this machine to a weft cluster"};
+  app.set_version_flag("--version", std::string("weftd ") + kVersion);
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_option("--config", command.config_file, "TOML file of settings");
+  for (const Setting& setting : config.settings()) {
+    app.add_option_function<std::string>(
+        Config::flag_name(setting.name),
+        [&command, name = setting.name](const std::string& value) {
+          command.flags.emplace_back(name, value);
+        },
+        setting.help);
+  }
+  app.add_subcommand("run", "serve the cluster this machine has joined");
+  auto* join_command = app.add_subcommand("join", "join a cluster, then serve it");
+  join_command->add_option("address", command.address, "weft://... from `weft peer invite`")
+      ->required();
+  join_command->add_flag("--no-run", command.no_run, "join only");
+  auto* config_command = app.add_subcommand("config", "settings");
+  config_command->require_subcommand(1);
+  auto* show = config_command->add_subcommand("show", "print every setting and its value");
+  show->add_flag("--origin", command.origin, "and where each value comes from");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : kExitUsage;
+  }
+  if (auto status = configure(config, command); !status.ok()) {
+    return report(status.error(), kExitUsage);
+  }
+  if (show->parsed()) {
+    std::printf("%s", config.show(command.origin).c_str());
+    return 0;
+  }
+  return join_command->parsed() ? join(config, command) : run(config);
+}
+
+}  // namespace weft::daemon
+
+int main(int argc, char** argv) { return weft::daemon::main_of(argc, argv); }

@@ -1,0 +1,182 @@
+"""Each error a user can cause says what failed, why and what to do, and loses nothing."""
+import os
+import subprocess
+
+import pytest
+import torch
+
+import harness
+
+
+def refused(cluster, *argv, code=1):
+    result = cluster.run(*argv)
+    assert result.returncode == code, (result.returncode, result.stdout, result.stderr)
+    assert result.stderr.startswith("weft: "), result.stderr
+    return result.stderr
+
+
+def export(folder, name, module, *inputs, **options):
+    path = os.path.join(folder, name)
+    torch.export.save(torch.export.export(module, inputs, **options), path)
+    return path
+
+
+class Decomposer(torch.nn.Module):
+    """linalg_svd is not on the allow-list."""
+
+    def forward(self, x):
+        return torch.linalg.svd(x)[1].sum()
+
+
+class Plain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear(x).sum()
+
+
+def test_refused_operator(cluster):
+    model = export(cluster.folder, "svd.pt2", Decomposer(), torch.randn(4, 4))
+    assert "aten::linalg_svd" in cluster.run("model", "inspect", model).stdout
+    text = refused(cluster, "job", "submit", harness.gpt_job(cluster.folder, model=model), code=3)
+    assert "linalg_svd" in text
+
+
+def test_dynamic_shape(cluster):
+    model = export(cluster.folder, "dynamic.pt2", Plain(), torch.randn(4, 4),
+                   dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
+    text = refused(cluster, "model", "inspect", model, code=3)
+    assert "dynamic" in text and "torch.export" in text
+
+
+@pytest.mark.parametrize("keep", [0, 100, 0.5, 0.99])
+def test_truncated_archive(cluster, keep):
+    with open(os.path.join(cluster.folder, "gpt.pt2"), "rb") as file:
+        data = file.read()
+    broken = os.path.join(cluster.folder, "broken.pt2")
+    with open(broken, "wb") as file:
+        file.write(data[:int(keep * len(data)) if isinstance(keep, float) else keep])
+    refused(cluster, "model", "inspect", broken)
+
+
+def test_unknown_key_names_the_nearest(cluster):
+    job = harness.gpt_job(cluster.folder, train="warmup_step = 3")
+    assert "warmup_steps" in refused(cluster, "job", "submit", job)
+
+
+def test_batch_not_divisible(cluster):
+    cluster.start_peers(2)
+    job = harness.gpt_job(cluster.folder, batch=5)
+    text = refused(cluster, "job", "submit", job)
+    assert "5" in text and "2" in text and "batch" in text
+
+
+def test_too_few_samples(cluster):
+    cluster.start_peers(2)
+    text = refused(cluster, "job", "submit", harness.gpt_job(cluster.folder, batch=100000))
+    assert "sample" in text
+
+
+def test_more_stages_than_nodes(cluster):
+    cluster.start_peers(2)
+    text = refused(cluster, "job", "submit", harness.gpt_job(cluster.folder, stages=100000))
+    assert "100000" in text and "stages" in text
+
+
+def test_no_peers(cluster):
+    text = refused(cluster, "job", "submit", harness.gpt_job(cluster.folder), "--dry-run")
+    assert "peer" in text and "invite" in text
+
+
+def test_dead_broker(cluster):
+    cluster.kill("broker")
+    text = refused(cluster, "job", "list")
+    assert "did not answer" in text
+
+
+def test_wrong_token(cluster):
+    result = cluster.run("login", f"https://127.0.0.1:{cluster.broker['http_port']}", "--ca-pin",
+                         cluster.broker["ca_fingerprint"], "--token", "wrong")
+    assert result.returncode == 1 and "token" in result.stderr
+    cluster.weft("job", "list")  # the working login is still there
+
+
+def test_wrong_pin(cluster):
+    result = cluster.run("login", f"https://127.0.0.1:{cluster.broker['http_port']}", "--ca-pin",
+                         "0" * 64, "--token", cluster.token)
+    assert result.returncode == 1
+
+
+def join(cluster, name, address):
+    return subprocess.run(
+        [os.path.join(harness.BIN, "weftd"), "join", address, "--no-run", "--state-dir",
+         os.path.join(cluster.folder, name)], capture_output=True, text=True, check=False,
+        env=cluster.environment, timeout=60)
+
+
+def test_one_time_token_is_used_once(cluster):
+    address = cluster.weft("peer", "invite").stdout.strip()
+    assert join(cluster, "first", address).returncode == 0
+    assert join(cluster, "first", address).returncode == 0, "the same key may retry"
+    second = join(cluster, "second", address)
+    assert second.returncode == 3 and "used" in second.stderr
+
+
+def test_join_with_a_wrong_token_or_pin(cluster):
+    address = cluster.weft("peer", "invite").stdout.strip()
+    base, _, token = address.rpartition("/")
+    assert join(cluster, "a", f"{base}/{'0' * len(token)}").returncode == 3
+    pin = base.rpartition("/")[2]
+    other = address.replace(pin, "f" * 64)
+    result = join(cluster, "b", other)
+    assert result.returncode == 3 and "fingerprint" in result.stderr
+
+
+def test_removed_peer_is_shut_out(cluster):
+    cluster.start_peers(2)
+    gone = cluster.peer_ids["peer-0"]
+    cluster.weft("peer", "remove", gone)
+    cluster._ended = {"peer-0"}
+    assert cluster.processes["peer-0"].wait(30) == 3
+    assert gone not in [p["id"] for p in cluster.peers() if p["state"] != "gone"]
+
+
+def test_peer_with_a_foreign_certificate(cluster, tmp_path_factory):
+    """A peer of another cluster: right form, wrong authority."""
+    other_folder = tmp_path_factory.mktemp("other")
+    with harness.Cluster(str(other_folder)) as other:
+        address = other.weft("peer", "invite").stdout.strip()
+        assert join(other, "foreign", address).returncode == 0
+        state = os.path.join(other.folder, "foreign")
+        port = cluster.broker["http_port"]
+        result = subprocess.run(
+            ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-tls1_3", "-cert",
+             os.path.join(state, "peer.pem"), "-key", os.path.join(state, "peer.key")],
+            input="GET /api/v1/blobs/%064d HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % 0,
+            capture_output=True, text=True, timeout=30, check=False)
+        assert "HTTP/1.1 404" not in result.stdout
+        assert "alert" in result.stderr or "HTTP/1.1 401" in result.stdout \
+            or "HTTP/1.1 403" in result.stdout, (result.stdout, result.stderr)
+
+
+def test_config_show_tells_origins(cluster):
+    result = subprocess.run(
+        [os.path.join(harness.BIN, "weftd"), "config", "show", "--origin", "--threads", "3"],
+        capture_output=True, text=True, check=True,
+        env=dict(cluster.environment, WEFTD_LOG_LEVEL="debug"))
+    lines = {line.split()[0]: line for line in result.stdout.splitlines() if line.strip()}
+    assert "flag" in lines["threads"] and "WEFTD_LOG_LEVEL" in lines["log_level"]
+    assert "default" in lines["data_port"]
+
+
+def test_idle_daemon_is_small(cluster):
+    cluster.start_peers(1)
+    with open(f"/proc/{cluster.processes['peer-0'].pid}/status", encoding="ascii") as file:
+        status = dict(line.split(":", 1) for line in file)
+    resident = int(status["VmRSS"].split()[0])
+    print(f"idle weftd: {resident} kB resident")
+    assert resident < 20 * 1024
+    with open(f"/proc/{cluster.processes['peer-0'].pid}/maps", encoding="ascii") as file:
+        assert "libtorch" not in file.read()

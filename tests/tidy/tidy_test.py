@@ -1,0 +1,128 @@
+"""The structure holds: layering, headers, documents. Run by ctest; no build needed."""
+import os
+import re
+import subprocess
+
+import pytest
+
+ROOT = os.environ.get("WEFT_SOURCE_DIR", os.path.join(os.path.dirname(__file__), "..", ".."))
+FOLDERS = ["base", "opdag", "net", "job", "executor", "broker", "daemon", "cli"]
+
+# Which folders a folder's files may include from. net/ knows nothing of jobs; executor/ is reached by
+# nobody: the daemon starts it as a program.
+ALLOWED = {
+    "base": {"base"},
+    "opdag": {"base", "opdag"},
+    "net": {"base", "opdag", "net"},
+    "job": {"base", "opdag", "job"},
+    "executor": {"base", "opdag", "net", "job", "executor"},
+    "broker": {"base", "opdag", "net", "job", "broker"},
+    "daemon": {"base", "opdag", "net", "job", "daemon"},
+    "cli": {"base", "opdag", "net", "job", "cli"},
+}
+
+
+def tracked(*suffixes):
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [n for n in names.stdout.splitlines() if n.endswith(suffixes)]
+
+
+def sources():
+    return [n for n in tracked(".h", ".cpp") if n.split("/")[0] in FOLDERS]
+
+
+def read(name):
+    with open(os.path.join(ROOT, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def includes(name):
+    return re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', read(name), re.M)
+
+
+def test_includes_point_downwards():
+    wrong = []
+    for name in sources():
+        folder = name.split("/")[0]
+        for include in includes(name):
+            target = include.split("/")[0]
+            if "/" in include and target in FOLDERS and target not in ALLOWED[folder]:
+                wrong.append(f"{name} includes {include}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_torch_only_in_executor():
+    wrong = [f"{n} includes {i}" for n in sources() for i in includes(n)
+             if re.match(r"(torch|ATen|c10)/", i) and not n.startswith("executor/")]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_protobuf_never_in_the_worker():
+    wrong = [f"{n} includes {i}" for n in sources() for i in includes(n)
+             if (i.endswith(".pb.h") or i.startswith("google/protobuf"))
+             and n.split("/")[0] not in ("net", "broker", "daemon", "cli")]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_headers_start_with_a_paragraph():
+    wrong = [n for n in sources() if n.endswith(".h") and not read(n).startswith("//")]
+    assert not wrong, wrong
+
+
+def test_lines_and_files_stay_readable():
+    wrong = []
+    for name in sources():
+        lines = read(name).splitlines()
+        if len(lines) > 500:
+            wrong.append(f"{name}: {len(lines)} lines")
+        wrong += [f"{name}:{i}: {len(line)} columns" for i, line in enumerate(lines, 1)
+                  if len(line) > 100 and "http" not in line and "R\"(" not in line]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_sleep_or_wall_clock_in_decisions():
+    pure = [n for n in sources()
+            if re.match(r"broker/(coordinator|planner)/|opdag/|job/schedule", n)]
+    wrong = [n for n in pure
+             if re.search(r"sleep_for|system_clock|steady_clock|random_device|std::mutex", read(n))]
+    assert not wrong, wrong
+
+
+def test_system_calls_live_in_base_os():
+    banned = {"unistd.h", "sys/mman.h", "sys/stat.h", "fcntl.h", "sys/wait.h", "sys/prctl.h"}
+    allowed = {
+        "daemon/worker_process.cpp",  # non-blocking pipe to its own child
+        "daemon/host_facts.cpp",      # reads what nvidia-smi prints
+    }
+    wrong = [f"{n} includes {i}" for n in sources() for i in includes(n)
+             if i in banned and not n.startswith("base/os/") and n not in allowed]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("folder", FOLDERS + ["tests", "examples", "bench"])
+def test_folder_has_a_readme(folder):
+    text = read(f"{folder}/README.md")
+    assert 5 <= len(text.splitlines()) <= 60
+
+
+@pytest.mark.parametrize("page", ["README.md"] + [n for n in tracked(".md") if n.startswith("docs/")])
+def test_files_named_by_documents_exist(page):
+    missing = []
+    for name in re.findall(r"`((?:%s|docs|scripts|tests|examples|bench|cmake)/[\w./*-]*)`"
+                           % "|".join(FOLDERS), read(page)):
+        if "*" in name or name.endswith("/NAME"):
+            continue
+        if not os.path.exists(os.path.join(ROOT, name)):
+            missing.append(name)
+    assert not missing, f"{page} names {missing}"
+
+
+def test_no_unfinished_marks():
+    wrong = [n for n in sources() if re.search(r"\b(TODO|FIXME|XXX|HACK)\b", read(n))]
+    assert not wrong, wrong
+
+
+def test_nothing_large_or_fetched_is_tracked():
+    big = [n for n in tracked("") if os.path.getsize(os.path.join(ROOT, n)) > 300_000]
+    bad = tracked(".pt2", ".safetensors", ".npy", ".bin", ".so", ".a")
+    assert not big and not bad, big + bad
