@@ -1,0 +1,214 @@
+// The coordinator: who does what, as one pure function of (state, event, now, options). It reads no
+// clock, opens no socket, draws no random number; ids come in with events. What must happen in the
+// world comes back as effects, in order. One thread at a time.
+//
+// Guarantees, each under test with message loss and deaths:
+//   * a peer holds at most one assignment;
+//   * a job leaves deploying within prepare_ms + connect_ms, running when its progress stops for
+//     the stall limit or a peer of it is gone, cancelling within stop_ms;
+//   * a peer whose job ended is idle again as soon as its daemon confirms, and after stop_ms at
+//     most, unless its heartbeats still name the assignment (then Stop is repeated);
+//   * messages of another epoch or from a peer that does not hold the stage change nothing.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "broker/coordinator/state.h"
+
+namespace weft::broker {
+
+// ---- events ------------------------------------------------------------------------------------
+struct ReportedAssignment {
+  std::string job;
+  uint32_t epoch = 0;
+  int32_t stage = 0;
+  std::string state;
+};
+struct PeerJoined {  // a certificate was issued
+  std::string peer, name, curve_public, key_fingerprint;
+};
+struct PeerHello {
+  std::string peer;
+  uint64_t session = 0;
+  Capabilities capabilities;
+  std::vector<ReportedAssignment> assignments;
+};
+struct PeerHeartbeat {
+  std::string peer;
+  uint64_t session = 0, sequence = 0;
+  bool draining = false;
+  std::vector<ReportedAssignment> assignments;
+};
+struct StageUpdate {
+  std::string peer, job;
+  uint32_t epoch = 0;
+  int32_t stage = 0;
+  std::string state;
+  std::string host;  // with listening
+  uint16_t port = 0;
+  Failure failure;  // with failed
+};
+struct StageReport {
+  enum class Kind { kAlive, kStep, kEval };
+  std::string peer, job;
+  uint32_t epoch = 0;
+  int32_t stage = 0;
+  Kind kind = Kind::kAlive;
+  int64_t step = 0;
+  std::optional<double> loss, accuracy;
+  double seconds = 0;  // of the step; of kAlive: since the compute thread moved
+};
+struct ShardStored {
+  std::string peer, job;
+  uint32_t epoch = 0;
+  int32_t stage = 0;
+  int64_t step = 0;
+  std::string sha256;
+  uint64_t bytes = 0;
+  std::vector<std::string> tensors;
+};
+struct PeerLeaving {
+  std::string peer, reason;
+};
+struct SubmitJob {
+  std::string job, name;
+  int64_t steps = 0;
+  int32_t stages = 0;
+  int64_t checkpoint_keep = 2;
+};
+struct CancelJob {
+  std::string job, reason;
+};
+struct ResumeJob {
+  std::string job;
+  std::optional<int32_t> stages;
+  std::optional<int64_t> steps;
+};
+struct DeleteJob {
+  std::string job;
+};
+struct DrainPeer {
+  std::string peer;
+};
+struct RemovePeer {
+  std::string peer;
+};
+struct Restarted {  // once, after the state was loaded
+  std::string time_text;
+};
+struct Tick {};
+
+using Event = std::variant<PeerJoined, PeerHello, PeerHeartbeat, StageUpdate, StageReport,
+                           ShardStored, PeerLeaving, SubmitJob, CancelJob, ResumeJob, DeleteJob,
+                           DrainPeer, RemovePeer, Restarted, Tick>;
+
+// ---- effects -----------------------------------------------------------------------------------
+struct SendWelcome {
+  std::string peer;
+};
+struct SendPrepare {
+  std::string peer, job;
+  uint32_t epoch = 0;
+  int32_t stage = 0;
+};
+struct SendConnect {
+  std::string peer, job;
+  uint32_t epoch = 0;
+  int32_t stage = 0;
+};
+struct SendStart {
+  std::string peer, job;
+  uint32_t epoch = 0;
+  int32_t stage = 0;
+};
+struct SendStop {
+  std::string peer, job;
+  uint32_t epoch = 0;
+  int32_t stage = 0;
+  std::string reason;
+};
+struct SendDrain {
+  std::string peer, reason;
+};
+struct SendRemoved {
+  std::string peer, reason;
+};
+struct PersistPeer {
+  std::string peer;
+};
+struct ErasePeer {
+  std::string peer;
+};
+struct PersistJob {
+  std::string job;
+};
+struct EraseJob {
+  std::string job;
+};
+struct EmitEvent {
+  std::string job;  // empty: of the cluster
+  std::string kind, message;
+  nlohmann::json data;
+};
+struct Decided {  // for `weft job explain`
+  std::string job, decision, reason;
+};
+struct SaveCheckpoint {  // a shard came in
+  std::string job;
+  int64_t step = 0;
+};
+struct CommitCheckpoint {  // every shard is stored
+  std::string job;
+  int64_t step = 0;
+};
+struct DropCheckpoint {
+  std::string job;
+  int64_t step = 0;
+  std::vector<std::string> blobs;
+};
+struct TruncateMetrics {  // a resumed job repeats the steps after this one
+  std::string job;
+  int64_t after_step = 0;
+};
+struct Revoke {
+  std::string peer, curve_public;
+};
+
+using Effect =
+    std::variant<SendWelcome, SendPrepare, SendConnect, SendStart, SendStop, SendDrain, SendRemoved,
+                 PersistPeer, ErasePeer, PersistJob, EraseJob, EmitEvent, Decided, SaveCheckpoint,
+                 CommitCheckpoint, DropCheckpoint, TruncateMetrics, Revoke>;
+
+// ---- the function ------------------------------------------------------------------------------
+// Makes a plan for a job over the idle peers; pure. kUnavailable: the job keeps waiting with the
+// error as its reason; any other error fails it.
+using PlanFunction =
+    std::function<Result<job::Plan>(const Job&, const std::vector<const Peer*>& idle)>;
+
+struct CoordinatorOptions {
+  int64_t suspect_ms = 5000;  // without a heartbeat
+  int64_t gone_ms = 15000;
+  int64_t prepare_ms = 600000;  // fetch blobs, start the worker, listen
+  int64_t connect_ms = 60000;   // link up, load weights
+  int64_t stall_ms = 300000;    // without progress while running; at least 10 median steps
+  int64_t stop_ms = 30000;      // a worker may take to stop
+  int64_t stop_repeat_ms = 2000;
+  int64_t lost_ms = 10000;  // heartbeats that do not name an assignment end it
+  int64_t blame_ms = 2000;  // a broken link waits for the failure that broke it
+  int64_t final_checkpoint_ms = 600000;
+  int64_t settle_ms = 1500;  // "auto" waits that long after the last arrival of a peer
+  PlanFunction plan;
+};
+
+// Whether a command can be obeyed now; commands that cannot are ignored by apply.
+Status check_command(const State& state, const Event& event);
+
+std::vector<Effect> apply(State& state, const Event& event, int64_t now_ms,
+                          const CoordinatorOptions& options);
+
+}  // namespace weft::broker

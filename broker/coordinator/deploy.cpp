@@ -1,0 +1,355 @@
+// Deployment: queued jobs to idle peers, the two phases, failures and their causes, stopping.
+#include <algorithm>
+#include <set>
+
+#include "broker/coordinator/machine.h"
+
+namespace weft::broker {
+namespace {
+
+bool usable(const Peer& peer) {
+  return peer.phase == PeerPhase::kIdle && !peer.assignment && !peer.leftover &&
+         !peer.drain_requested;
+}
+
+// A broken link is seen by its neighbours at once, its cause (a dead peer) only later.
+bool link_failure(const Failure& failure) {
+  return failure.code == "unavailable" || failure.code == "timeout";
+}
+
+}  // namespace
+
+// "auto" takes the peers there are, so it waits while peers are about to become idle.
+bool Machine::must_settle(const Job& job, bool any_idle) const {
+  if (job.requested_stages != 0 || !any_idle) return false;
+  if (state_.last_arrival_ms >= 0 && now_ms_ - state_.last_arrival_ms < options_.settle_ms &&
+      now_ms_ - job.queued_ms < 10 * options_.settle_ms) {
+    return true;
+  }
+  return std::any_of(state_.peers.begin(), state_.peers.end(), [](const auto& entry) {
+    return entry.second.assignment && entry.second.assignment->stopping;
+  });
+}
+
+void Machine::wait(Job& job, const std::string& reason) {
+  if (job.reason == reason) return;
+  job.reason = reason;
+  job.next = "start peers with `weftd join`, see `weft peer list`";
+  effects_.push_back(PersistJob{job.id});
+  decide(job.id, "wait", reason);
+  emit(job.id, "waiting", reason);
+}
+
+void Machine::schedule() {
+  std::vector<Job*> queued;
+  for (auto& [id, entry] : state_.jobs) {
+    if (entry.phase == JobPhase::kQueued) queued.push_back(&entry);
+  }
+  std::sort(queued.begin(), queued.end(), [](const Job* a, const Job* b) {
+    return std::tie(a->created_ms, a->id) < std::tie(b->created_ms, b->id);
+  });
+  for (Job* entry : queued) {
+    if (entry->tried_version == state_.idle_version) continue;
+    std::vector<const Peer*> idle;
+    for (const auto& [id, candidate] : state_.peers) {
+      if (usable(candidate)) idle.push_back(&candidate);
+    }
+    if (must_settle(*entry, !idle.empty())) continue;
+    entry->tried_version = state_.idle_version;
+    const size_t wanted = static_cast<size_t>(std::max(1, entry->requested_stages));
+    if (idle.size() < wanted) {
+      wait(*entry, fmt::format("waiting for {} peer{}: {} of {} known peers {} idle", wanted,
+                               wanted == 1 ? "" : "s", idle.size(), state_.peers.size(),
+                               idle.size() == 1 ? "is" : "are"));
+      continue;
+    }
+    Result<job::Plan> plan = options_.plan(*entry, idle);
+    if (plan.ok()) {
+      const Status sound = check_plan(*entry, plan.value());
+      if (sound.ok()) {
+        deploy(*entry, std::move(plan).value());
+      } else {
+        fail(*entry, Failure{"internal", sound.error().message, "", -1, ""});
+      }
+    } else if (plan.error().code == Code::kUnavailable) {
+      wait(*entry, plan.error().message);
+    } else {
+      fail(*entry,
+           Failure{code_name(plan.error().code), plan.error().message, plan.error().next, -1, ""});
+    }
+  }
+}
+
+Status Machine::check_plan(const Job& job, const job::Plan& plan) const {
+  std::set<std::string> seen;
+  if (plan.stages.empty() || static_cast<int32_t>(plan.stages.size()) != plan.partition.stages) {
+    return make_error(Code::kInternal, "the plan's stages do not match its partition");
+  }
+  for (const job::StagePlan& stage : plan.stages) {
+    if (stage.replicas.size() != 1) {
+      return make_error(Code::kInternal, "the plan gives a stage other than one replica");
+    }
+    const auto found = state_.peers.find(stage.replicas[0]);
+    if (found == state_.peers.end() || !usable(found->second) ||
+        !seen.insert(stage.replicas[0]).second) {
+      return make_error(
+          Code::kInternal,
+          fmt::format("the plan of {} uses peer {} which is not free", job.id, stage.replicas[0]));
+    }
+  }
+  return {};
+}
+
+void Machine::deploy(Job& job, job::Plan plan) {
+  plan.epoch = job.epoch;
+  job.plan = std::move(plan);
+  job.stages.clear();
+  job.failures.clear();
+  job.step_seconds.clear();
+  job.verdict_ms = job.finish_deadline_ms = 0;
+  job.connecting = false;
+  job.deadline_ms = now_ms_ + options_.prepare_ms;
+  set_phase(job, JobPhase::kDeploying,
+            fmt::format("{} stages, preparing", job.plan->stages.size()));
+  decide(job.id, "plan", job.plan->reason);
+  for (size_t i = 0; i < job.plan->stages.size(); ++i) {
+    Peer& target = state_.peers.at(job.plan->stages[i].replicas[0]);
+    const int32_t stage = static_cast<int32_t>(i);
+    job.stages.push_back(StageState{target.id, StagePhase::kPreparing, "", 0});
+    Assignment assignment;
+    assignment.job = job.id;
+    assignment.epoch = job.epoch;
+    assignment.stage = stage;
+    assignment.since_ms = now_ms_;
+    target.assignment = std::move(assignment);
+    set_phase(target, PeerPhase::kAssigned, fmt::format("stage {} of job {}", stage, job.id));
+    effects_.push_back(SendPrepare{target.id, job.id, job.epoch, stage});
+  }
+  // Assigned peers change what is idle; a plan that failed may be tried again only after that.
+  job.tried_version = 0;
+}
+
+void Machine::on(const StageUpdate& event) {
+  Peer* sender = peer(event.peer);
+  if (sender == nullptr) return;
+  const auto phase = phase_from_name<StagePhase>(event.state);
+  if (!phase) return;
+  if (!sender->assignment || !sender->assignment->is(event.job, event.epoch, event.stage)) {
+    check_leftovers(*sender, {{event.job, event.epoch, event.stage, event.state}});
+    return;
+  }
+  sender->assignment->seen = true;
+  sender->assignment->missing_since_ms = -1;
+  Job* owner = job(event.job);
+  if (sender->assignment->stopping || owner == nullptr) {
+    if (*phase == StagePhase::kFailed && owner != nullptr && owner->phase == JobPhase::kFailed) {
+      emit(owner->id, "failure",
+           fmt::format("also failed: {}: {}", stage_text(*owner, event.stage),
+                       event.failure.message));
+    }
+    if (ended(*phase)) release(*sender, fmt::format("its worker {}", event.state));
+    return;
+  }
+  StageState* stage = held_stage(event.peer, event.job, event.epoch, event.stage);
+  if (stage == nullptr || *phase <= stage->phase) return;
+  if (*phase == StagePhase::kListening) {
+    stage->host = event.host.empty() ? sender->capabilities.advertise_host : event.host;
+    stage->port = event.port;
+  }
+  stage->phase = *phase;
+  emit(owner->id, "stage", fmt::format("{}: {}", stage_text(*owner, event.stage), event.state),
+       {{"stage", event.stage}, {"peer", event.peer}, {"state", event.state}});
+  if (*phase == StagePhase::kFailed || *phase == StagePhase::kStopped) {
+    Failure failure = event.failure;
+    failure.stage = event.stage;
+    failure.peer = event.peer;
+    if (failure.message.empty()) failure.message = "its worker stopped unasked";
+    stage_failed(*owner, std::move(failure));
+  } else if (owner->phase == JobPhase::kDeploying) {
+    advance_deployment(*owner);
+  } else {
+    owner->progress_ms = now_ms_;
+    maybe_finished(*owner);
+  }
+}
+
+void Machine::advance_deployment(Job& job) {
+  const auto all = [&](StagePhase least) {
+    return std::all_of(job.stages.begin(), job.stages.end(),
+                       [&](const StageState& stage) { return stage.phase >= least; });
+  };
+  if (!job.connecting && all(StagePhase::kListening)) {
+    job.connecting = true;
+    job.deadline_ms = now_ms_ + options_.connect_ms;
+    emit(job.id, "deploy", "every stage listens; connecting");
+    for (size_t i = 0; i < job.stages.size(); ++i) {
+      effects_.push_back(
+          SendConnect{job.stages[i].peer, job.id, job.epoch, static_cast<int32_t>(i)});
+    }
+  }
+  if (job.connecting && all(StagePhase::kReady)) {
+    job.progress_ms = job.report_ms = now_ms_;
+    if (job.started_ms == 0) job.started_ms = now_ms_;
+    set_phase(job, JobPhase::kRunning, "every stage is ready");
+    for (size_t i = 0; i < job.stages.size(); ++i) {
+      Peer& target = state_.peers.at(job.stages[i].peer);
+      set_work_phase(target, PeerPhase::kRunning, fmt::format("job {} runs", job.id));
+      effects_.push_back(SendStart{target.id, job.id, job.epoch, static_cast<int32_t>(i)});
+    }
+  }
+}
+
+void Machine::send_stop(Peer& peer, const std::string& reason) {
+  Assignment& held = *peer.assignment;
+  if (!held.stopping) {
+    held.stopping = true;
+    held.stop_since_ms = now_ms_;
+  }
+  held.stop_sent_ms = now_ms_;
+  effects_.push_back(SendStop{peer.id, held.job, held.epoch, held.stage, reason});
+}
+
+void Machine::stop_all(Job& job, const std::string& reason) {
+  for (size_t i = 0; i < job.stages.size(); ++i) {
+    Peer* target = peer(job.stages[i].peer);
+    if (target == nullptr || !target->assignment ||
+        !target->assignment->is(job.id, job.epoch, static_cast<int32_t>(i))) {
+      continue;
+    }
+    if (ended(job.stages[i].phase)) {
+      release(*target, reason);
+    } else if (!target->assignment->stopping) {
+      send_stop(*target, reason);
+    }
+  }
+}
+
+void Machine::stage_failed(Job& job, Failure failure) {
+  if (job.phase == JobPhase::kCancelling) return;
+  const bool link = link_failure(failure);
+  job.failures.push_back(std::move(failure));
+  if (!link) {
+    fail(job, job.failures.back());
+  } else if (job.verdict_ms == 0) {
+    job.verdict_ms = now_ms_ + options_.blame_ms;
+  }
+}
+
+// Nothing but link failures came in: blame the peer nobody hears, else the first report.
+void Machine::judge(Job& job) {
+  Failure verdict = job.failures.front();
+  for (size_t i = 0; i < job.stages.size(); ++i) {
+    const Peer* suspect = peer(job.stages[i].peer);
+    if (suspect != nullptr && suspect->phase == PeerPhase::kSuspect) {
+      const std::string seen_by = stage_text(job, verdict.stage);
+      verdict.message = fmt::format("it does not answer ({}: {})", seen_by, verdict.message);
+      verdict.stage = static_cast<int32_t>(i);
+      verdict.peer = suspect->id;
+      break;
+    }
+  }
+  fail(job, verdict);
+}
+
+void Machine::fail(Job& job, const Failure& failure) {
+  if (ended(job.phase)) return;
+  const std::string where = failure.stage >= 0 ? stage_text(job, failure.stage) + ": " : "";
+  const bool deployed = !job.stages.empty();
+  std::string reason = where + failure.message;
+  if (deployed) reason += "; " + checkpoint_text(job);
+  std::string next = failure.next;
+  if (next.empty() && deployed) next = fmt::format("weft job resume {}", job.id);
+  decide(job.id, "fail", reason);
+  end(job, JobPhase::kFailed, std::move(reason), std::move(next));
+}
+
+void Machine::end(Job& job, JobPhase to, std::string reason, std::string next) {
+  set_phase(job, to, reason);
+  job.reason = std::move(reason);
+  job.next = std::move(next);
+  job.ended_ms = now_ms_;
+  job.verdict_ms = job.finish_deadline_ms = 0;
+  job.failures.clear();
+  stop_all(job, fmt::format("job {}: {}", phase_name(to), job.reason));
+}
+
+void Machine::maybe_cancelled(Job& job) {
+  if (job.phase != JobPhase::kCancelling) return;
+  for (const auto& [id, holder] : state_.peers) {
+    if (holder.assignment && holder.assignment->job == job.id &&
+        holder.assignment->epoch == job.epoch) {
+      return;
+    }
+  }
+  end(job, JobPhase::kCancelled, job.reason,
+      job.step > 0 ? fmt::format("weft job resume {}", job.id) : "");
+}
+
+void Machine::maybe_finished(Job& job) {
+  if (job.phase != JobPhase::kRunning) return;
+  for (const StageState& stage : job.stages) {
+    if (stage.phase != StagePhase::kFinished) return;
+  }
+  if (job.last_checkpoint_step() >= job.steps) {
+    job.step = job.steps;
+    end(job, JobPhase::kFinished, fmt::format("all {} steps done", job.steps),
+        fmt::format("weft checkpoint export {} --out model.safetensors", job.id));
+  } else if (job.finish_deadline_ms == 0) {
+    job.finish_deadline_ms = now_ms_ + options_.final_checkpoint_ms;
+    emit(job.id, "checkpoint", "all steps done, waiting for the final checkpoint");
+  }
+}
+
+void Machine::tick_job(Job& job) {
+  if (job.verdict_ms != 0 && now_ms_ >= job.verdict_ms) {
+    judge(job);
+    return;
+  }
+  if (job.phase == JobPhase::kDeploying && now_ms_ >= job.deadline_ms) {
+    const StagePhase least = job.connecting ? StagePhase::kReady : StagePhase::kListening;
+    for (size_t i = 0; i < job.stages.size(); ++i) {
+      if (job.stages[i].phase >= least) continue;
+      fail(job,
+           Failure{"timeout",
+                   fmt::format("not {} within {} s", phase_name(least),
+                               (job.connecting ? options_.connect_ms : options_.prepare_ms) / 1000),
+                   "", static_cast<int32_t>(i), job.stages[i].peer});
+      return;
+    }
+  } else if (job.phase == JobPhase::kCancelling && now_ms_ >= job.deadline_ms) {
+    end(job, JobPhase::kCancelled,
+        job.reason +
+            fmt::format("; not every worker answered within {} s", options_.stop_ms / 1000),
+        "");
+  } else if (job.phase == JobPhase::kRunning) {
+    check_stall(job);
+  }
+}
+
+void Machine::check_stall(Job& job) {
+  if (job.finish_deadline_ms != 0) {
+    if (now_ms_ < job.finish_deadline_ms) return;
+    fail(job, Failure{"timeout",
+                      fmt::format("all steps are done, but the final checkpoint was not complete "
+                                  "within {} s",
+                                  options_.final_checkpoint_ms / 1000),
+                      "", -1, ""});
+    return;
+  }
+  std::vector<double> seconds = job.step_seconds;
+  int64_t limit_ms = options_.stall_ms;
+  if (!seconds.empty()) {
+    std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
+    const double median_ms = 1000.0 * seconds[seconds.size() / 2];
+    limit_ms = std::max(limit_ms, static_cast<int64_t>(std::min(1e12, 10 * median_ms)));
+  }
+  const int64_t still_ms = now_ms_ - job.progress_ms;
+  const int64_t silent_ms = now_ms_ - job.report_ms;
+  if (still_ms < limit_ms && silent_ms < 10 * limit_ms) return;
+  fail(job, Failure{"timeout",
+                    fmt::format("no progress since step {} for {} s (limit {} s)", job.step,
+                                std::max(still_ms, silent_ms) / 1000, limit_ms / 1000),
+                    "", -1, ""});
+}
+
+}  // namespace weft::broker

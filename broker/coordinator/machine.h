@@ -1,0 +1,91 @@
+// Machine: one call of apply() under way. Private to the coordinator; its methods are spread over
+// peers.cpp (liveness, what daemons report), deploy.cpp (scheduling, two phases, stopping) and
+// jobs.cpp (progress, checkpoints, commands).
+#pragma once
+
+#include <fmt/format.h>
+
+#include "broker/coordinator/coordinator.h"
+
+namespace weft::broker {
+
+inline constexpr size_t kStepHistory = 64;
+
+class Machine {
+ public:
+  Machine(State& state, int64_t now_ms, const CoordinatorOptions& options)
+      : state_(state), now_ms_(now_ms), options_(options) {}
+
+  void on(const PeerJoined& event);
+  void on(const PeerHello& event);
+  void on(const PeerHeartbeat& event);
+  void on(const PeerLeaving& event);
+  void on(const DrainPeer& event);
+  void on(const RemovePeer& event);
+  void on(const StageUpdate& event);
+  void on(const StageReport& event);
+  void on(const ShardStored& event);
+  void on(const SubmitJob& event);
+  void on(const CancelJob& event);
+  void on(const ResumeJob& event);
+  void on(const DeleteJob& event);
+  void on(const Restarted& event);
+  void on(const Tick& event);
+
+  // Gives queued jobs to idle peers; runs after every event.
+  void schedule();
+  std::vector<Effect> take() { return std::move(effects_); }
+
+ private:
+  // peers.cpp
+  Peer* peer(const std::string& id);
+  Job* job(const std::string& id);
+  void set_phase(Peer& peer, PeerPhase to, const std::string& reason);
+  void set_work_phase(Peer& peer, PeerPhase to, const std::string& reason);
+  void heard(Peer& peer, const std::string& how);
+  void lose(Peer& peer, const std::string& reason);
+  void reported(Peer& peer, const std::vector<ReportedAssignment>& assignments);
+  void check_own_report(Peer& peer, const ReportedAssignment& reported);
+  void check_missing(Peer& peer);
+  void check_leftovers(Peer& peer, const std::vector<ReportedAssignment>& assignments);
+  void tick_peer(Peer& peer);
+  void release(Peer& peer, const std::string& reason);
+  void forgive_own_sleep();
+
+  // deploy.cpp
+  bool must_settle(const Job& job, bool any_idle) const;
+  void wait(Job& job, const std::string& reason);
+  void deploy(Job& job, job::Plan plan);
+  Status check_plan(const Job& job, const job::Plan& plan) const;
+  void advance_deployment(Job& job);
+  void stop_all(Job& job, const std::string& reason);
+  void send_stop(Peer& peer, const std::string& reason);
+  void stage_failed(Job& job, Failure failure);
+  void judge(Job& job);
+  void fail(Job& job, const Failure& failure);
+  void maybe_cancelled(Job& job);
+  void maybe_finished(Job& job);
+  void end(Job& job, JobPhase to, std::string reason, std::string next);
+  void tick_job(Job& job);
+  void check_stall(Job& job);
+
+  // jobs.cpp
+  void set_phase(Job& job, JobPhase to, const std::string& reason);
+  StageState* held_stage(const std::string& peer, const std::string& job, uint32_t epoch,
+                         int32_t stage);
+  void commit(Job& job, Checkpoint& checkpoint);
+  void drop_checkpoint(Job& job, int64_t step);
+  std::string stage_text(const Job& job, int32_t stage) const;
+  std::string peer_text(const std::string& id) const;
+  std::string checkpoint_text(const Job& job) const;
+  void emit(const std::string& job, std::string kind, std::string message,
+            nlohmann::json data = nlohmann::json::object());
+  void decide(const std::string& job, std::string decision, std::string reason);
+
+  State& state_;
+  int64_t now_ms_;
+  const CoordinatorOptions& options_;
+  std::vector<Effect> effects_;
+};
+
+}  // namespace weft::broker

@@ -1,0 +1,325 @@
+#include "broker/core.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "broker/coordinator/record.h"
+#include "broker/effects.h"
+#include "broker/messages.h"
+#include "broker/planner/planner.h"
+
+namespace weft::broker {
+namespace {
+
+constexpr int32_t kMessageTtlMs = 60000;
+constexpr size_t kMaxBlobsPerPeer = 100000;
+constexpr size_t kMaxLogLine = 4096;
+constexpr size_t kMaxLoadedJobs = 8;
+constexpr size_t kMaxReportBytes = size_t{1} << 20;
+
+std::string utc_text(int64_t unix_ms) {
+  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC",
+                     fmt::gmtime(static_cast<std::time_t>(unix_ms / 1000)));
+}
+
+std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle) {
+  std::vector<PlannerPeer> peers;
+  for (const Peer* peer : idle) {
+    const Capabilities& c = peer->capabilities;
+    const bool device = !c.device.empty() && c.device != "cpu" && c.device_memory_bytes > 0;
+    peers.push_back({peer->id, c.cores, device ? c.device_memory_bytes : c.memory_bytes});
+  }
+  return peers;
+}
+
+}  // namespace
+
+Core::Core(Store& store, net::BlobStore& blobs, const Clock& clock, CoreOptions options)
+    : store_(store),
+      blobs_(blobs),
+      clock_(clock),
+      options_(std::move(options)),
+      wall_origin_ms_(clock.wall_ms() - clock.monotonic_ms()) {
+  options_.coordinator.plan = [this](const Job& job, const std::vector<const Peer*>& idle) {
+    return plan(job, idle);
+  };
+}
+
+Status Core::load() {
+  WEFT_TRY(const auto peers, store_.peers());
+  for (const auto& record : peers) {
+    WEFT_TRY(Peer peer, peer_from_record(record));
+    if (link_ != nullptr) link_->allow(peer.curve_public, peer.id);
+    state_.peers.emplace(peer.id, std::move(peer));
+  }
+  WEFT_TRY(const auto jobs, store_.jobs());
+  for (const auto& record : jobs) {
+    WEFT_TRY(Job job, job_from_record(record));
+    WEFT_TRY(const auto checkpoints, store_.checkpoints(job.id));
+    for (const auto& row : checkpoints) {
+      WEFT_TRY(Checkpoint checkpoint, checkpoint_from_record(row));
+      job.checkpoints.emplace(checkpoint.step, std::move(checkpoint));
+    }
+    WEFT_TRY(const int64_t logged, store_.last_step(job.id));
+    job.step = std::max(job.step, logged);
+    state_.jobs.emplace(job.id, std::move(job));
+  }
+  apply(Restarted{utc_text(now_ms())});
+  return {};
+}
+
+Status Core::command(const Event& event) {
+  WEFT_TRY_STATUS(check_command(state_, event));
+  apply(event);
+  return {};
+}
+
+Status Core::admit(const PeerJoined& joined) {
+  const auto before = state_.peers.find(joined.peer);
+  if (link_ != nullptr) {
+    if (before != state_.peers.end() && before->second.curve_public != joined.curve_public) {
+      link_->revoke(before->second.curve_public);
+    }
+    std::erase_if(revocations_, [&](const auto& e) { return e.second == joined.curve_public; });
+    link_->allow(joined.curve_public, joined.peer);
+  }
+  return command(joined);
+}
+
+void Core::apply(const Event& event) {
+  pending_.push_back(event);
+  if (applying_) return;  // an effect brought it; the loop below takes it
+  applying_ = true;
+  while (!pending_.empty()) {
+    const Event next = std::move(pending_.front());
+    pending_.pop_front();
+    apply_one(next);
+  }
+  applying_ = false;
+}
+
+void Core::apply_one(const Event& event) {
+  const int64_t began_ms = clock_.monotonic_ms();
+  const std::vector<Effect> effects = broker::apply(state_, event, now_ms(), options_.coordinator);
+  if (!effects.empty()) EffectRunner(*this).run(effects);
+  probe_.loop_took(static_cast<double>(clock_.monotonic_ms() - began_ms) / 1000.0);
+}
+
+void Core::tick() {
+  apply(Tick{});
+  std::erase_if(revocations_, [&](const auto& entry) {
+    if (now_ms() < entry.first) return false;
+    if (link_ != nullptr) link_->revoke(entry.second);
+    return true;
+  });
+}
+
+void Core::note(Status status) {
+  if (status.ok()) {
+    store_healthy_ = true;
+    return;
+  }
+  store_healthy_ = false;
+  probe_.store_failed();
+  log_error("{}", status.error().text());
+}
+
+void Core::send(const std::string& peer, proto::BrokerMessage message) {
+  if (link_ != nullptr) link_->send(peer, std::move(message), kMessageTtlMs);
+}
+
+// ---- messages ----------------------------------------------------------------------------------
+
+void Core::on_message(const std::string& peer, const proto::PeerMessage& message) {
+  if (!state_.peers.contains(peer)) return;  // removed a moment ago
+  switch (message.body_case()) {
+    case proto::PeerMessage::kReport:
+      probe_.message_received("report");
+      on_report(peer, message.report());
+      return;
+    case proto::PeerMessage::kLogs:
+      probe_.message_received("logs");
+      on_logs(peer, message.logs());
+      return;
+    case proto::PeerMessage::kBlobs:
+      probe_.message_received("blobs");
+      on_blobs(peer, message.blobs());
+      return;
+    case proto::PeerMessage::kCheckpoint:
+      probe_.message_received("checkpoint");
+      if (!blobs_.has(message.checkpoint().sha256())) {
+        log_warning("peer {} reports a checkpoint shard {} that is not stored", peer,
+                    message.checkpoint().sha256().substr(0, 64));
+        return;
+      }
+      break;
+    default:
+      probe_.message_received("control");
+  }
+  if (const auto event = event_of(peer, message)) apply(*event);
+}
+
+void Core::on_report(const std::string& peer, const proto::WorkerReport& report) {
+  if (report.event_json().size() > kMaxReportBytes) return;
+  const auto json = nlohmann::json::parse(report.event_json(), nullptr, false);
+  if (json.is_discarded()) return;
+  const auto event = job::event_from_json(json);
+  if (!event.ok()) {
+    log_warning("peer {} sent a report that is not understood: {}", peer, event.error().message);
+    return;
+  }
+  const auto translated = event_of(peer, report, event.value());
+  if (!translated) return;
+  apply(*translated);
+  log_steps(peer, report, event.value());
+}
+
+StepLog* Core::step_log(const std::string& id) {
+  const auto job = state_.jobs.find(id);
+  if (job == state_.jobs.end()) return nullptr;
+  auto found = step_logs_.find(id);
+  if (found == step_logs_.end() || found->second.epoch != job->second.epoch) {
+    const auto known = loaded(id);
+    if (!known.ok()) return nullptr;
+    const Submission& submission = known.value()->submission;
+    job::TrainSpec train = submission.spec.train;
+    train.steps = job->second.steps;
+    const bool evaluates =
+        std::any_of(submission.data.begin(), submission.data.end(),
+                    [](const auto& entry) { return entry.first.starts_with("eval"); });
+    step_logs_.erase(id);
+    found = step_logs_
+                .emplace(id, RunLog{job->second.epoch,
+                                    StepLog(train, static_cast<int32_t>(job->second.stages.size()),
+                                            evaluates)})
+                .first;
+  }
+  return &found->second.log;
+}
+
+// Only what the coordinator would believe: the stage's holder, this epoch, a running job.
+void Core::log_steps(const std::string& peer, const proto::WorkerReport& report,
+                     const job::WorkerEvent& event) {
+  const auto found = state_.jobs.find(report.job());
+  if (found == state_.jobs.end()) return;
+  const Job& job = found->second;
+  const size_t stage = static_cast<size_t>(report.stage());
+  if (job.epoch != report.epoch() || job.phase != JobPhase::kRunning || report.stage() < 0 ||
+      stage >= job.stages.size() || job.stages[stage].peer != peer || event.step < 0 ||
+      event.step > job.steps) {
+    return;
+  }
+  StepLog* log = step_log(job.id);
+  if (log == nullptr) return;
+  if (event.kind == job::WorkerEventKind::kStep) {
+    log->add_step(report.stage(), event);
+  } else if (event.kind == job::WorkerEventKind::kEval) {
+    note(store_.put_eval(job.id, event.step, log->add_eval(event)));
+  } else {
+    return;
+  }
+  flush_steps(job.id, *log, false);
+}
+
+void Core::flush_steps(const std::string& job, StepLog& log, bool all) {
+  const auto rows = log.take(all);
+  if (rows.empty()) return;
+  note(store_.batch([&]() -> Status {
+    for (const auto& [step, row] : rows) WEFT_TRY_STATUS(store_.put_step(job, step, row));
+    return {};
+  }));
+  for (const auto& [step, row] : rows) {
+    const double seconds = row["seconds"].is_number() ? row["seconds"].get<double>() : 0;
+    probe_.step_done(seconds, row["tokens"].get<int64_t>());
+  }
+  if (news_) news_(job);
+}
+
+void Core::on_logs(const std::string& peer, const proto::LogLines& logs) {
+  const auto found = state_.jobs.find(logs.job());
+  const size_t stage = static_cast<size_t>(logs.stage());
+  if (found == state_.jobs.end() || logs.stage() < 0 || stage >= found->second.stages.size() ||
+      found->second.stages[stage].peer != peer) {
+    return;
+  }
+  note(store_.batch([&]() -> Status {
+    for (const std::string& line : logs.lines()) {
+      WEFT_TRY_STATUS(store_.add_log(logs.job(), logs.stage(), line.substr(0, kMaxLogLine)));
+    }
+    return {};
+  }));
+  if (news_) news_(logs.job());
+}
+
+void Core::on_blobs(const std::string& peer, const proto::HaveBlobs& have) {
+  std::set<std::string>& known = peer_blobs_[peer];
+  known.clear();
+  for (const std::string& name : have.sha256()) {
+    if (known.size() == kMaxBlobsPerPeer) break;
+    if (is_sha256_hex(name)) known.insert(name);
+  }
+}
+
+size_t Core::blobs_at(const std::string& peer) const {
+  const auto found = peer_blobs_.find(peer);
+  return found == peer_blobs_.end() ? 0 : found->second.size();
+}
+
+// ---- jobs --------------------------------------------------------------------------------------
+
+Result<std::shared_ptr<const LoadedJob>> Core::loaded(const std::string& job) {
+  const auto found = loaded_.find(job);
+  if (found != loaded_.end()) return found->second;
+  WEFT_TRY(const nlohmann::json body, store_.submission(job));
+  WEFT_TRY(Submission submission, submission_from_json(body));
+  WEFT_TRY(JobGraphs graphs, load_graphs(submission, blobs_));
+  if (loaded_.size() >= kMaxLoadedJobs) {
+    std::erase_if(loaded_, [&](const auto& entry) {
+      const auto owner = state_.jobs.find(entry.first);
+      return owner == state_.jobs.end() || ended(owner->second.phase);
+    });
+  }
+  auto entry =
+      std::make_shared<const LoadedJob>(LoadedJob{std::move(submission), std::move(graphs)});
+  loaded_[job] = entry;
+  return std::shared_ptr<const LoadedJob>(entry);
+}
+
+Result<job::Plan> Core::plan(const Job& job, const std::vector<const Peer*>& idle) {
+  WEFT_TRY(const auto known, loaded(job.id));
+  job::JobSpec spec = known->submission.spec;
+  spec.pipeline.stages = job.requested_stages;
+  spec.train.steps = job.steps;
+  PlannerOptions options;
+  options.memory_share = options_.memory_share;
+  return make_plan(known->graphs.graph, spec, planner_peers(idle), {}, options);
+}
+
+Result<job::Plan> Core::dry_run(const Submission& submission, const JobGraphs& graphs) const {
+  std::vector<const Peer*> idle;
+  for (const auto& [id, peer] : state_.peers) {
+    if (peer.phase == PeerPhase::kIdle && !peer.assignment && !peer.leftover) {
+      idle.push_back(&peer);
+    }
+  }
+  PlannerOptions options;
+  options.memory_share = options_.memory_share;
+  return make_plan(graphs.graph, submission.spec, planner_peers(idle), {}, options);
+}
+
+Status Core::submit(const std::string& job, const nlohmann::json& body,
+                    const Submission& submission, JobGraphs graphs) {
+  SubmitJob event{job, submission.spec.name, submission.spec.train.steps,
+                  submission.spec.pipeline.stages, submission.spec.train.checkpoint_keep};
+  WEFT_TRY_STATUS(check_command(state_, event));
+  WEFT_TRY_STATUS(store_.put_submission(job, body));
+  loaded_[job] = std::make_shared<const LoadedJob>(LoadedJob{submission, std::move(graphs)});
+  apply(event);
+  return {};
+}
+
+}  // namespace weft::broker

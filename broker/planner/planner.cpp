@@ -1,0 +1,231 @@
+#include "broker/planner/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "broker/planner/cost.h"
+#include "opdag/cut.h"
+
+namespace weft::broker {
+namespace {
+
+struct Candidate {
+  opdag::Partition partition;
+  std::vector<job::StagePlan> stages;
+  std::vector<std::string> peers;  // per stage
+  double step = 0;                 // predicted, in cost units: (m + k - 1) x bottleneck
+  double bottleneck_share = 0;     // of the whole cost
+  int32_t bottleneck = 0;
+};
+
+std::string mebibytes(uint64_t bytes) {
+  return fmt::format("{} MiB", (bytes + (1u << 20) - 1) >> 20);
+}
+
+// The biggest stages on the biggest peers; sorted matching fits whenever any matching does.
+Status place(const std::vector<PlannerPeer>& peers, double share, Candidate& candidate) {
+  const size_t count = candidate.stages.size();
+  std::vector<size_t> by_need(count), by_room(peers.size());
+  std::iota(by_need.begin(), by_need.end(), 0);
+  std::iota(by_room.begin(), by_room.end(), 0);
+  const auto room = [&](size_t i) {
+    return peers[i].memory_bytes == 0 ? UINT64_MAX : peers[i].memory_bytes;
+  };
+  std::stable_sort(by_need.begin(), by_need.end(), [&](size_t a, size_t b) {
+    return candidate.stages[a].memory_bytes > candidate.stages[b].memory_bytes;
+  });
+  std::stable_sort(by_room.begin(), by_room.end(),
+                   [&](size_t a, size_t b) { return room(a) > room(b); });
+  // Among peers of equal room keep the given order along the pipeline, so that plans read well.
+  candidate.peers.assign(count, "");
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t need = static_cast<uint64_t>(candidate.stages[by_need[i]].memory_bytes);
+    const size_t peer = by_room[i];
+    if (peers[peer].memory_bytes != 0 &&
+        static_cast<double>(need) > share * static_cast<double>(peers[peer].memory_bytes)) {
+      return make_error(
+          Code::kUnavailable,
+          fmt::format("too little memory for {} stage{}: stage {} needs about {}, the best peer "
+                      "left ({}) has {}",
+                      count, count == 1 ? "" : "s", by_need[i], mebibytes(need), peers[peer].id,
+                      mebibytes(peers[peer].memory_bytes)),
+          "add peers, ask for more stages, or export a smaller micro-batch");
+    }
+    candidate.peers[by_need[i]] = peers[peer].id;
+  }
+  const bool equal = std::all_of(peers.begin(), peers.end(), [&](const PlannerPeer& peer) {
+    return peer.memory_bytes == peers[0].memory_bytes;
+  });
+  if (equal) {
+    for (size_t i = 0; i < count; ++i) candidate.peers[i] = peers[i].id;
+  }
+  return {};
+}
+
+struct Inputs {
+  const opdag::Graph& graph;
+  const job::JobSpec& spec;
+  const std::vector<PlannerPeer>& peers;
+  const PlannerOptions& options;
+  job::PipelineSchedule schedule;
+  int32_t micro_batches;
+  std::vector<double> nodes, units;
+};
+
+Result<Candidate> candidate_for(const Inputs& in, int32_t stages) {
+  Candidate candidate;
+  WEFT_TRY(candidate.partition, opdag::split_contiguous(in.graph, in.units, stages));
+  WEFT_TRY(candidate.stages,
+           estimate_stages(in.graph, in.spec, candidate.partition, in.schedule, in.micro_batches));
+  WEFT_TRY_STATUS(place(in.peers, in.options.memory_share, candidate));
+  std::vector<double> cost(static_cast<size_t>(stages), 0.0);
+  for (size_t i = 0; i < in.nodes.size(); ++i) {
+    cost[static_cast<size_t>(candidate.partition.stage_of[i])] += in.nodes[i];
+  }
+  const auto most = std::max_element(cost.begin(), cost.end());
+  candidate.bottleneck = static_cast<int32_t>(most - cost.begin());
+  const double total = std::accumulate(cost.begin(), cost.end(), 0.0);
+  candidate.bottleneck_share = total > 0 ? *most / total : 1.0 / stages;
+  candidate.step = (in.micro_batches + stages - 1) * *most;
+  return candidate;
+}
+
+job::Plan finish(const Inputs& in, Candidate candidate, const std::string& how) {
+  job::Plan plan;
+  const int32_t stages = candidate.partition.stages;
+  plan.partition = std::move(candidate.partition);
+  plan.stages = std::move(candidate.stages);
+  for (size_t i = 0; i < plan.stages.size(); ++i) plan.stages[i].replicas = {candidate.peers[i]};
+  plan.schedule = in.schedule;
+  plan.gap = 1;
+  plan.reason = fmt::format(
+      "{} over {} idle peer{}: bottleneck is stage {} with {:.0f} % of the work (even would be "
+      "{:.0f} %); {} micro-batch{} a step, {}, gap 1; {} spare{}",
+      how, in.peers.size(), in.peers.size() == 1 ? "" : "s", candidate.bottleneck,
+      100 * candidate.bottleneck_share, 100.0 / stages, in.micro_batches,
+      in.micro_batches == 1 ? "" : "es",
+      in.schedule == job::PipelineSchedule::kGPipe ? "gpipe" : "1f1b",
+      in.peers.size() - static_cast<size_t>(stages),
+      in.peers.size() - static_cast<size_t>(stages) == 1 ? "" : "s");
+  return plan;
+}
+
+Result<job::Plan> plan_auto(const Inputs& in) {
+  const int32_t most =
+      std::min({static_cast<int32_t>(in.peers.size()), static_cast<int32_t>(in.units.size()),
+                in.options.max_auto_stages});
+  std::optional<Candidate> best;
+  std::optional<Error> why;
+  for (int32_t stages = 1; stages <= most; ++stages) {
+    Result<Candidate> candidate = candidate_for(in, stages);
+    if (!candidate.ok()) {
+      why = candidate.error();
+      continue;
+    }
+    if (!best || candidate->step < best->step * (1 - in.options.least_gain)) {
+      best = std::move(candidate).value();
+    }
+  }
+  if (!best) return std::move(*why);
+  const int32_t stages = best->partition.stages;
+  std::string how = fmt::format("auto: {} stage{}", stages, stages == 1 ? "" : "s");
+  if (stages < most) {
+    how += fmt::format(", more would not shorten the step by {:.0f} % each",
+                       100 * in.options.least_gain);
+  }
+  return finish(in, std::move(*best), how);
+}
+
+}  // namespace
+
+Result<int64_t> exported_batch(const opdag::Graph& graph, const job::JobSpec& spec) {
+  std::optional<int64_t> batch;
+  std::string first;
+  for (const opdag::Leaf& leaf : graph.leaves) {
+    if (leaf.kind != opdag::LeafKind::kUserInput) continue;
+    const bool bound =
+        std::any_of(spec.data.bindings.begin(), spec.data.bindings.end(),
+                    [&](const job::Binding& binding) { return binding.input == leaf.target; });
+    if (!bound) continue;
+    const auto& sizes = graph.value(leaf.value).meta.sizes;
+    if (sizes.empty()) {
+      return make_error(Code::kInvalid,
+                        fmt::format("input {} is a scalar, it has no batch dimension", leaf.target),
+                        "export the model with batched inputs");
+    }
+    if (batch && *batch != sizes[0]) {
+      return make_error(Code::kInvalid,
+                        fmt::format("inputs {} and {} were exported with different batches: {} "
+                                    "and {}",
+                                    first, leaf.target, *batch, sizes[0]),
+                        "export the model with one batch size");
+    }
+    batch = sizes[0];
+    first = leaf.target;
+  }
+  if (!batch || *batch <= 0) {
+    return make_error(Code::kInvalid, "no input of the graph is bound to data",
+                      "bind columns to inputs in [data.inputs] of the job file");
+  }
+  return *batch;
+}
+
+Result<int32_t> micro_batches_of(const opdag::Graph& graph, const job::JobSpec& spec) {
+  WEFT_TRY(const int64_t exported, exported_batch(graph, spec));
+  if (spec.train.batch <= 0 || spec.train.batch % exported != 0) {
+    return make_error(
+        Code::kInvalid,
+        fmt::format("train.batch is {}, not a multiple of the exported batch {}", spec.train.batch,
+                    exported),
+        fmt::format("set train.batch to a multiple of {}, or export another batch", exported));
+  }
+  const int64_t count = spec.train.batch / exported;
+  if (count > 65536) {
+    return make_error(Code::kTooLarge, fmt::format("{} micro-batches a step; at most 65536", count),
+                      "lower train.batch or export a larger batch");
+  }
+  return static_cast<int32_t>(count);
+}
+
+Result<job::Plan> make_plan(const opdag::Graph& graph, const job::JobSpec& spec,
+                            const std::vector<PlannerPeer>& peers,
+                            const std::vector<PlannerLink>& links, const PlannerOptions& options) {
+  (void)links;
+  WEFT_TRY(const int32_t micro_batches, micro_batches_of(graph, spec));
+  const auto schedule = spec.pipeline.schedule == job::PipelineSchedule::kGPipe
+                            ? job::PipelineSchedule::kGPipe
+                            : job::PipelineSchedule::k1F1B;
+  Inputs in{graph, spec, peers, options, schedule, micro_batches, node_weights(graph), {}};
+  for (const std::vector<int32_t>& unit : opdag::cut_units(graph)) {
+    double weight = 0;
+    for (int32_t node : unit) weight += in.nodes[static_cast<size_t>(node)];
+    in.units.push_back(weight);
+  }
+  const int32_t asked = spec.pipeline.stages;
+  if (asked > static_cast<int32_t>(in.units.size())) {
+    return make_error(Code::kInvalid,
+                      fmt::format("more stages than nodes: {} stages asked, the graph can be cut "
+                                  "into at most {} pieces",
+                                  asked, in.units.size()),
+                      fmt::format("ask for at most {} stages", in.units.size()));
+  }
+  if (peers.empty()) {
+    return make_error(Code::kUnavailable, "no peers: none is idle",
+                      "start peers with `weftd join`, see `weft peer list`");
+  }
+  if (asked > static_cast<int32_t>(peers.size())) {
+    return make_error(Code::kUnavailable,
+                      fmt::format("{} stages need {} peers, {} {} idle", asked, asked, peers.size(),
+                                  peers.size() == 1 ? "is" : "are"),
+                      "add peers or ask for fewer stages");
+  }
+  if (asked == 0) return plan_auto(in);
+  WEFT_TRY(Candidate candidate, candidate_for(in, asked));
+  return finish(in, std::move(candidate),
+                fmt::format("{} stage{} as asked", asked, asked == 1 ? "" : "s"));
+}
+
+}  // namespace weft::broker

@@ -1,0 +1,53 @@
+// The planner: peers, links and graph costs to a plan and its reason. One pure function, the same
+// in the broker, in `weft job submit --dry-run` and in a simulator; OP-Fence will stand behind the
+// same interface.
+//
+// Today: contiguous stages of least bottleneck over the cut units (dynamic programme), as many as
+// asked; "auto" takes the count with the best predicted step, and leaves peers idle where more
+// stages would not pay. Links do not count yet. The biggest stages go to the biggest peers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "job/plan.h"
+#include "job/spec.h"
+#include "opdag/graph.h"
+
+namespace weft::broker {
+
+struct PlannerPeer {
+  std::string id;
+  uint32_t cores = 1;
+  uint64_t memory_bytes = 0;  // of the device that computes; 0: unknown, taken as enough
+};
+
+struct PlannerLink {
+  std::string from, to;
+  double latency_ms = 0;
+  double bandwidth_mbit_s = 0;
+};
+
+struct PlannerOptions {
+  int32_t max_auto_stages = 32;
+  // A further stage must shorten the predicted step by this share, or the peer stays a spare.
+  double least_gain = 0.02;
+  double memory_share = 0.9;  // of a peer's memory a stage may plan with
+  int32_t micro_batches = 1;
+};
+
+// Micro-batches of a step; kInvalid when batch is not a multiple of the exported batch.
+Result<int32_t> micro_batches_of(const opdag::Graph& graph, const job::JobSpec& spec);
+// First dimension of the graph's bound inputs: the exported batch.
+Result<int64_t> exported_batch(const opdag::Graph& graph, const job::JobSpec& spec);
+
+// Errors: kInvalid for more stages than units ("more stages than nodes"); kUnavailable for no
+// peers, fewer peers than stages asked, or too little memory for any split.
+Result<job::Plan> make_plan(const opdag::Graph& graph, const job::JobSpec& spec,
+                            const std::vector<PlannerPeer>& peers,
+                            const std::vector<PlannerLink>& links,
+                            const PlannerOptions& options = {});
+
+}  // namespace weft::broker

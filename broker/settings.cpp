@@ -1,0 +1,66 @@
+#include "broker/settings.h"
+
+namespace weft::broker {
+namespace {
+
+constexpr int64_t kDayMs = 86400000;
+
+}  // namespace
+
+Config make_config() {
+  using enum SettingType;
+  return Config(
+      "WEFT_BROKER",
+      {
+          {"state_dir", kPath, "", "folder of all state; empty: ~/.local/state/weft/broker"},
+          {"http_host", kString, "127.0.0.1", "address the HTTP API binds"},
+          {"http_port", kInt, "7400", "its port; 0: the last one used, else any", 0, 65535},
+          {"control_host", kString, "127.0.0.1", "address the control plane binds"},
+          {"control_port", kInt, "7401", "its port; 0: the last one used, else any", 0, 65535},
+          {"advertise_host", kString, "", "name or address under which peers reach the broker"},
+          {"heartbeat_ms", kInt, "1000", "how often peers say that they live", 100, 60000},
+          {"suspect_ms", kInt, "5000", "a peer silent that long is suspect", 500, kDayMs},
+          {"gone_ms", kInt, "15000", "a peer silent that long is gone, its job fails", 1000,
+           kDayMs},
+          {"broker_timeout_ms", kInt, "30000", "workers stop when the broker is silent that long",
+           1000, kDayMs},
+          {"prepare_ms", kInt, "600000", "a stage may take to fetch and start", 1000, kDayMs},
+          {"connect_ms", kInt, "60000", "stages may take to link up", 1000, kDayMs},
+          {"stall_ms", kInt, "300000", "a running job without progress that long fails", 1000,
+           kDayMs},
+          {"stop_ms", kInt, "30000", "workers may take to stop", 1000, kDayMs},
+          {"final_checkpoint_ms", kInt, "600000", "the last checkpoint may take to be stored", 1000,
+           kDayMs},
+          {"memory_percent", kInt, "90", "share of a peer's memory a stage may plan with", 1, 100},
+          {"log_level", kString, "info", "debug, info, warning or error"},
+          {"log_json", kBool, "false", "one JSON object a log line"},
+      });
+}
+
+ServiceOptions service_options(const Config& config) {
+  ServiceOptions options;
+  options.http_host = config.text("http_host");
+  options.control_host = config.text("control_host");
+  options.http_port = static_cast<uint16_t>(config.integer("http_port"));
+  options.control_port = static_cast<uint16_t>(config.integer("control_port"));
+  options.advertise_host = config.text("advertise_host");
+  options.core.heartbeat_ms = static_cast<uint32_t>(config.integer("heartbeat_ms"));
+  options.core.broker_timeout_ms = static_cast<uint32_t>(config.integer("broker_timeout_ms"));
+  options.core.memory_share = static_cast<double>(config.integer("memory_percent")) / 100.0;
+  CoordinatorOptions& coordinator = options.core.coordinator;
+  coordinator.suspect_ms = config.integer("suspect_ms");
+  coordinator.gone_ms = config.integer("gone_ms");
+  coordinator.prepare_ms = config.integer("prepare_ms");
+  coordinator.connect_ms = config.integer("connect_ms");
+  coordinator.stall_ms = config.integer("stall_ms");
+  coordinator.stop_ms = config.integer("stop_ms");
+  coordinator.final_checkpoint_ms = config.integer("final_checkpoint_ms");
+  return options;
+}
+
+os::Path state_dir(const Config& config) {
+  const std::string dir = config.text("state_dir");
+  return dir.empty() ? os::user_state_dir() / "broker" : os::Path(dir);
+}
+
+}  // namespace weft::broker

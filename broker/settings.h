@@ -1,0 +1,13 @@
+// The broker's configuration table: flags, environment (WEFT_BROKER_*), file and help follow.
+#pragma once
+
+#include "base/config.h"
+#include "broker/service.h"
+
+namespace weft::broker {
+
+Config make_config();
+ServiceOptions service_options(const Config& config);
+os::Path state_dir(const Config& config);
+
+}  // namespace weft::broker
