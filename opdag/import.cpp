@@ -97,7 +97,7 @@ class Importer {
 
   Status check_version(const Json& program) {
     const Json& version = program.at("schema_version");
-    const int major = version.at("major").get<int>();
+    const int64_t major = read_integer(version.at("major"));
     if (major != kSchemaMajor) {
       return make_error(
           Code::kRefused,
@@ -314,7 +314,7 @@ class Importer {
     for (const Json& item : list ? body : Json::array({body})) {
       const auto [item_kind, number] = union_member(item);
       if (item_kind == "as_int") {
-        ints.items.push_back({number->get<int64_t>(), kNone});
+        ints.items.push_back({read_integer(*number), kNone});
       } else if (item_kind == "as_float") {
         return Argument(read_double(*number));
       } else if (item_kind == "as_bool") {
@@ -341,7 +341,7 @@ class Importer {
       const auto [inner, value] = union_member(body);
       return inner == "as_none" ? Argument(NoneArg{}) : argument(node, "as_tensor", *value);
     }
-    if (kind == "as_int") return Argument(body.get<int64_t>());
+    if (kind == "as_int") return Argument(read_integer(body));
     if (kind == "as_float") return Argument(read_double(body));
     if (kind == "as_bool") return Argument(body.get<bool>());
     if (kind == "as_string") return Argument(body.get<std::string>());
@@ -357,7 +357,7 @@ class Importer {
   Result<Argument> plain_list(const Node& node, const std::string& kind, const Json& body) {
     if (kind == "as_ints") {
       IntListArg ints;
-      for (const Json& item : body) ints.items.push_back({item.get<int64_t>(), kNone});
+      for (const Json& item : body) ints.items.push_back({read_integer(item), kNone});
       return Argument(std::move(ints));
     }
     if (kind == "as_floats") {
@@ -367,13 +367,13 @@ class Importer {
     }
     if (kind == "as_bools") return Argument(BoolListArg{body.get<std::vector<bool>>()});
     if (kind == "as_layout") {
-      if (body.get<int>() == 7) return Argument(LayoutArg{"strided"});
+      if (read_integer(body) == 7) return Argument(LayoutArg{"strided"});
       return unsupported(node, "sparse layouts are not supported");
     }
     if (kind == "as_memory_format") {
       static constexpr const char* kFormats[] = {"contiguous_format", "channels_last",
                                                  "channels_last_3d", "preserve_format"};
-      const int code = body.get<int>();
+      const int64_t code = read_integer(body);
       if (code >= 1 && code <= 4) return Argument(MemoryFormatArg{kFormats[code - 1]});
     }
     if (kind == "as_complex") {

@@ -33,7 +33,7 @@ bool too_deep(std::string_view text) {
 
 Result<int64_t> read_size(const Json& size, const std::string& what) {
   const auto [kind, value] = union_member(size);
-  if (kind == "as_int") return value->get<int64_t>();
+  if (kind == "as_int") return read_integer(*value);
   if (kind == "as_expr") return dynamic_shape(what, value->at("expr_str").get<std::string>());
   return make_error(Code::kCorrupt, fmt::format("{}: unknown size '{}'", what, kind));
 }
@@ -107,7 +107,7 @@ std::pair<std::string, const Json*> union_member(const Json& object) {
 }
 
 Result<DType> read_dtype(const Json& code) {
-  switch (code.get<int>()) {
+  switch (read_integer(code)) {
     case 1:
       return DType::kUint8;
     case 2:
@@ -135,16 +135,17 @@ Result<DType> read_dtype(const Json& code) {
     case 28:
       return DType::kUint16;
     default:
-      return make_error(Code::kRefused,
-                        fmt::format("element type {} of torch is not supported", code.get<int>()),
-                        "cast the model to float32, bfloat16 or float64 before the export");
+      return make_error(
+          Code::kRefused,
+          fmt::format("element type {} of torch is not supported", read_integer(code)),
+          "cast the model to float32, bfloat16 or float64 before the export");
   }
 }
 
 std::string read_device(const Json& device) {
   std::string name = device.at("type").get<std::string>();
   const auto index = device.find("index");
-  if (index != device.end() && !index->is_null()) name += fmt::format(":{}", index->get<int>());
+  if (index != device.end() && !index->is_null()) name += fmt::format(":{}", read_integer(*index));
   if (name.size() > 32) throw std::runtime_error("device name too long");
   return name;
 }
@@ -164,13 +165,21 @@ Result<TensorMeta> read_meta(const Json& meta, const std::string& what) {
     out.strides.push_back(stride);
   }
   WEFT_TRY(out.storage_offset, read_size(meta.at("storage_offset"), "the offset of " + what));
-  const int layout = meta.at("layout").get<int>();
+  const int64_t layout = read_integer(meta.at("layout"));
   if (layout != 7) {
     return make_error(Code::kRefused, fmt::format("{} is sparse (layout {})", what, layout),
                       "use dense tensors");
   }
   out.device = read_device(meta.at("device"));
   return out;
+}
+
+int64_t read_integer(const Json& number) {
+  const bool fits = number.is_number_integer() &&
+                    (!number.is_number_unsigned() ||
+                     number.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()});
+  if (!fits) throw std::runtime_error("a whole number is expected");
+  return number.get<int64_t>();
 }
 
 double read_double(const Json& number) {

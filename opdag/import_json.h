@@ -27,6 +27,9 @@ std::string read_device(const Json& device);
 // kRefused with the dimension's name when a size is symbolic. what: "input 'x'".
 Result<TensorMeta> read_meta(const Json& meta, const std::string& what);
 
+// A whole number in range; nlohmann's get<> would also convert 1e300, which is undefined.
+int64_t read_integer(const Json& number);
+
 // A double; torch writes infinities and NaN as strings.
 double read_double(const Json& number);
 
