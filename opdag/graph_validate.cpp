@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "opdag/graph.h"
@@ -249,14 +250,15 @@ class Validator {
 
   Status updates() {
     std::unordered_set<std::string_view> names;
-    for (const BufferUpdate& update : graph_.buffer_updates) {
-      const Leaf* leaf = nullptr;
-      for (const Leaf& l : graph_.leaves) {
-        if (l.target == update.target &&
-            (l.kind == LeafKind::kBuffer || l.kind == LeafKind::kConstant)) {
-          leaf = &l;
-        }
+    std::unordered_map<std::string_view, const Leaf*> written;
+    for (const Leaf& leaf : graph_.leaves) {
+      if (leaf.kind == LeafKind::kBuffer || leaf.kind == LeafKind::kConstant) {
+        written[leaf.target] = &leaf;
       }
+    }
+    for (const BufferUpdate& update : graph_.buffer_updates) {
+      const auto found = written.find(update.target);
+      const Leaf* leaf = found == written.end() ? nullptr : found->second;
       if (leaf == nullptr || !names.insert(update.target).second) {
         return bad(fmt::format("bad or repeated buffer update of '{}'", update.target));
       }
