@@ -6,7 +6,7 @@ namespace weft {
 [[noreturn]] void check_failed(const char* condition, const char* file, int line);
 }
 
-#define WEFT_CHECK(condition)                                          \
-  do {                                                                 \
+#define WEFT_CHECK(condition)                                               \
+  do {                                                                      \
     if (!(condition)) ::weft::check_failed(#condition, __FILE__, __LINE__); \
   } while (false)

@@ -11,7 +11,11 @@ int64_t count_ms() {
 }
 }  // namespace
 
-int64_t SystemClock::monotonic_ms() const { return count_ms<std::chrono::steady_clock>(); }
-int64_t SystemClock::wall_ms() const { return count_ms<std::chrono::system_clock>(); }
+int64_t SystemClock::monotonic_ms() const {
+  return count_ms<std::chrono::steady_clock>();
+}
+int64_t SystemClock::wall_ms() const {
+  return count_ms<std::chrono::system_clock>();
+}
 
 }  // namespace weft

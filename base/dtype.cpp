@@ -8,15 +8,29 @@ struct Info {
   std::string_view name;
   size_t bytes;
 };
-constexpr std::array<Info, 15> kInfo = {{{"uint8", 1}, {"int8", 1}, {"int16", 2}, {"int32", 4},
-                                         {"int64", 8}, {"float16", 2}, {"float32", 4},
-                                         {"float64", 8}, {"complex64", 8}, {"complex128", 16},
-                                         {"bool", 1}, {"bfloat16", 2}, {"uint16", 2},
-                                         {"uint32", 4}, {"uint64", 8}}};
+constexpr std::array<Info, 15> kInfo = {{{"uint8", 1},
+                                         {"int8", 1},
+                                         {"int16", 2},
+                                         {"int32", 4},
+                                         {"int64", 8},
+                                         {"float16", 2},
+                                         {"float32", 4},
+                                         {"float64", 8},
+                                         {"complex64", 8},
+                                         {"complex128", 16},
+                                         {"bool", 1},
+                                         {"bfloat16", 2},
+                                         {"uint16", 2},
+                                         {"uint32", 4},
+                                         {"uint64", 8}}};
 }  // namespace
 
-size_t dtype_bytes(DType dtype) { return kInfo.at(static_cast<size_t>(dtype)).bytes; }
-std::string_view dtype_name(DType dtype) { return kInfo.at(static_cast<size_t>(dtype)).name; }
+size_t dtype_bytes(DType dtype) {
+  return kInfo.at(static_cast<size_t>(dtype)).bytes;
+}
+std::string_view dtype_name(DType dtype) {
+  return kInfo.at(static_cast<size_t>(dtype)).name;
+}
 
 std::optional<DType> dtype_from_name(std::string_view name) {
   for (size_t i = 0; i < kInfo.size(); ++i) {

@@ -41,7 +41,9 @@ std::string sha256_hex(std::string_view data) {
   return sha256_hex(std::as_bytes(std::span(data.data(), data.size())));
 }
 
-uint64_t xxh3(std::span<const std::byte> data) { return XXH3_64bits(data.data(), data.size()); }
+uint64_t xxh3(std::span<const std::byte> data) {
+  return XXH3_64bits(data.data(), data.size());
+}
 
 std::string to_hex(std::span<const std::byte> data) {
   constexpr std::string_view kDigits = "0123456789abcdef";

@@ -9,10 +9,14 @@ namespace {
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -43,9 +47,10 @@ void log_init(std::string_view program, LogLevel level, bool json) {
   logger->set_level(to_spdlog(level));
   logger->flush_on(spdlog::level::debug);
   json_lines = json;
-  logger->set_pattern(json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","program":"%n","message":"%v"})"
-                           : "%Y-%m-%dT%H:%M:%S.%eZ %l %n %v",
-                      spdlog::pattern_time_type::utc);
+  logger->set_pattern(
+      json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","program":"%n","message":"%v"})"
+           : "%Y-%m-%dT%H:%M:%S.%eZ %l %n %v",
+      spdlog::pattern_time_type::utc);
   spdlog::set_default_logger(std::move(logger));
 }
 

@@ -11,12 +11,18 @@ struct CodeName {
   const char* name;
 };
 constexpr std::array kCodeNames = {
-    CodeName{Code::kInvalid, "invalid"},         CodeName{Code::kRefused, "refused"},
-    CodeName{Code::kNotFound, "not_found"},      CodeName{Code::kExists, "exists"},
-    CodeName{Code::kDenied, "denied"},           CodeName{Code::kCorrupt, "corrupt"},
-    CodeName{Code::kTooLarge, "too_large"},      CodeName{Code::kUnavailable, "unavailable"},
-    CodeName{Code::kTimeout, "timeout"},         CodeName{Code::kCancelled, "cancelled"},
-    CodeName{Code::kIo, "io"},                   CodeName{Code::kInternal, "internal"},
+    CodeName{Code::kInvalid, "invalid"},
+    CodeName{Code::kRefused, "refused"},
+    CodeName{Code::kNotFound, "not_found"},
+    CodeName{Code::kExists, "exists"},
+    CodeName{Code::kDenied, "denied"},
+    CodeName{Code::kCorrupt, "corrupt"},
+    CodeName{Code::kTooLarge, "too_large"},
+    CodeName{Code::kUnavailable, "unavailable"},
+    CodeName{Code::kTimeout, "timeout"},
+    CodeName{Code::kCancelled, "cancelled"},
+    CodeName{Code::kIo, "io"},
+    CodeName{Code::kInternal, "internal"},
 };
 }  // namespace
 
@@ -34,7 +40,9 @@ std::optional<Code> code_from_name(const std::string& name) {
   return std::nullopt;
 }
 
-std::string Error::text() const { return next.empty() ? message : message + " (" + next + ")"; }
+std::string Error::text() const {
+  return next.empty() ? message : message + " (" + next + ")";
+}
 
 Error Error::within(const std::string& context) && {
   message = context + ": " + message;

@@ -14,8 +14,8 @@
 namespace weft {
 
 enum class Code {
-  kInvalid,      // the input is wrong; repeating the call cannot help
-  kRefused,      // understood, and not supported: a refused operator, a dynamic shape
+  kInvalid,  // the input is wrong; repeating the call cannot help
+  kRefused,  // understood, and not supported: a refused operator, a dynamic shape
   kNotFound,
   kExists,
   kDenied,       // not authenticated or not allowed
@@ -58,17 +58,32 @@ class [[nodiscard]] Result {
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
 
-  T& value() & { WEFT_CHECK(ok()); return std::get<0>(state_); }
-  const T& value() const& { WEFT_CHECK(ok()); return std::get<0>(state_); }
-  T&& value() && { WEFT_CHECK(ok()); return std::get<0>(std::move(state_)); }
+  T& value() & {
+    WEFT_CHECK(ok());
+    return std::get<0>(state_);
+  }
+  const T& value() const& {
+    WEFT_CHECK(ok());
+    return std::get<0>(state_);
+  }
+  T&& value() && {
+    WEFT_CHECK(ok());
+    return std::get<0>(std::move(state_));
+  }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(*this).value(); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
 
-  const Error& error() const& { WEFT_CHECK(!ok()); return std::get<1>(state_); }
-  Error&& error() && { WEFT_CHECK(!ok()); return std::get<1>(std::move(state_)); }
+  const Error& error() const& {
+    WEFT_CHECK(!ok());
+    return std::get<1>(state_);
+  }
+  Error&& error() && {
+    WEFT_CHECK(!ok());
+    return std::get<1>(std::move(state_));
+  }
 
  private:
   std::variant<T, Error> state_;
@@ -82,8 +97,14 @@ class [[nodiscard]] Result<void> {
 
   bool ok() const { return !error_.has_value(); }
   explicit operator bool() const { return ok(); }
-  const Error& error() const& { WEFT_CHECK(!ok()); return *error_; }
-  Error&& error() && { WEFT_CHECK(!ok()); return std::move(*error_); }
+  const Error& error() const& {
+    WEFT_CHECK(!ok());
+    return *error_;
+  }
+  Error&& error() && {
+    WEFT_CHECK(!ok());
+    return std::move(*error_);
+  }
 
  private:
   std::optional<Error> error_;
@@ -97,17 +118,17 @@ using Status = Result<void>;
 #define WEFT_CONCAT(a, b) WEFT_CONCAT_(a, b)
 
 // WEFT_TRY(auto x, call()): declares x from the value, or returns the error to the caller.
-#define WEFT_TRY(declaration, expression)                               \
-  auto WEFT_CONCAT(weft_result_, __LINE__) = (expression);              \
-  if (!WEFT_CONCAT(weft_result_, __LINE__).ok()) {                      \
-    return std::move(WEFT_CONCAT(weft_result_, __LINE__)).error();      \
-  }                                                                     \
+#define WEFT_TRY(declaration, expression)                          \
+  auto WEFT_CONCAT(weft_result_, __LINE__) = (expression);         \
+  if (!WEFT_CONCAT(weft_result_, __LINE__).ok()) {                 \
+    return std::move(WEFT_CONCAT(weft_result_, __LINE__)).error(); \
+  }                                                                \
   declaration = std::move(WEFT_CONCAT(weft_result_, __LINE__)).value()
 
 // WEFT_TRY_STATUS(call()): returns the error to the caller, if there is one.
-#define WEFT_TRY_STATUS(expression)                                              \
-  do {                                                                           \
-    if (auto weft_status_ = (expression); !weft_status_.ok()) {                  \
-      return std::move(weft_status_).error();                                    \
-    }                                                                            \
+#define WEFT_TRY_STATUS(expression)                             \
+  do {                                                          \
+    if (auto weft_status_ = (expression); !weft_status_.ok()) { \
+      return std::move(weft_status_).error();                   \
+    }                                                           \
   } while (false)

@@ -39,9 +39,7 @@ class Rng {
   explicit Rng(uint64_t seed) : state_(seed) {}
   uint64_t next() { return mix64(state_ += 0x9e3779b97f4a7c15ull); }
   // Uniform in [0, bound); bound > 0. Lemire's multiply-shift; bias below bound / 2^64.
-  uint64_t below(uint64_t bound) {
-    return high64(next(), bound);
-  }
+  uint64_t below(uint64_t bound) { return high64(next(), bound); }
   // Uniform in [0, 1) with 53 bits.
   double uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
 

@@ -277,6 +277,7 @@ Result<std::shared_ptr<const LoadedJob>> Core::loaded(const std::string& job) {
   WEFT_TRY(const nlohmann::json body, store_.submission(job));
   WEFT_TRY(Submission submission, submission_from_json(body));
   WEFT_TRY(JobGraphs graphs, load_graphs(submission, blobs_));
+  WEFT_TRY_STATUS(settle_eval_batches(submission, graphs, blobs_));
   if (loaded_.size() >= kMaxLoadedJobs) {
     std::erase_if(loaded_, [&](const auto& entry) {
       const auto owner = state_.jobs.find(entry.first);

@@ -42,6 +42,12 @@ Result<JobGraphs> load_graphs(const Submission& submission, const net::BlobStore
 Status check_submission(const Submission& submission, const JobGraphs& graphs,
                         const net::BlobStore& blobs, bool dry_run);
 
+// Turns eval_batches = 0 ("the whole eval set") into its number of whole micro-batches: a stage
+// without data files cannot count them, and all stages must come to the same number. The
+// submission has passed check_submission.
+Status settle_eval_batches(Submission& submission, const JobGraphs& graphs,
+                           const net::BlobStore& blobs);
+
 // Remarks that do not stop a job.
 std::vector<std::string> warnings_of(const Submission& submission, const JobGraphs& graphs);
 

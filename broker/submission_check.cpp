@@ -42,16 +42,32 @@ class Checker {
     WEFT_TRY([[maybe_unused]] const int32_t count, micro_batches_of(graphs_.graph, spec_));
     WEFT_TRY_STATUS(check_samples("train", spec_.train.batch, "one step"));
     WEFT_TRY(const int64_t micro_batch, exported_batch(graphs_.graph, spec_));
-    const bool evaluates =
-        std::any_of(submission_.data.begin(), submission_.data.end(),
-                    [](const auto& entry) { return entry.first.starts_with("eval"); });
-    if (evaluates) {
+    if (evaluates()) {
       WEFT_TRY_STATUS(check_samples("eval", micro_batch, "one micro-batch"));
     }
     return check_stages();
   }
 
+  // Whole micro-batches of the eval set; 0 without one.
+  Result<int64_t> eval_micro_batches() {
+    if (!evaluates()) return int64_t{0};
+    WEFT_TRY(const int64_t micro_batch, exported_batch(graphs_.eval_graph, spec_));
+    int64_t fewest = INT64_MAX;
+    for (const opdag::Leaf& leaf : graphs_.eval_graph.leaves) {
+      if (leaf.kind != opdag::LeafKind::kUserInput) continue;
+      const opdag::TensorMeta& meta = graphs_.eval_graph.value(leaf.value).meta;
+      WEFT_TRY(const int64_t samples, samples_of("eval", *binding_of(spec_, leaf.target), meta));
+      fewest = std::min(fewest, samples);
+    }
+    return fewest == INT64_MAX ? 0 : fewest / micro_batch;
+  }
+
  private:
+  bool evaluates() const {
+    return std::any_of(submission_.data.begin(), submission_.data.end(),
+                       [](const auto& entry) { return entry.first.starts_with("eval"); });
+  }
+
   Status check_spec() {
     if (spec_.train.steps <= 0) {
       return make_error(Code::kInvalid,
@@ -213,6 +229,14 @@ class Checker {
 Status check_submission(const Submission& submission, const JobGraphs& graphs,
                         const net::BlobStore& blobs, bool dry_run) {
   return Checker(submission, graphs, blobs, dry_run).check();
+}
+
+Status settle_eval_batches(Submission& submission, const JobGraphs& graphs,
+                           const net::BlobStore& blobs) {
+  if (submission.spec.train.eval_batches != 0) return {};
+  WEFT_TRY(submission.spec.train.eval_batches,
+           Checker(submission, graphs, blobs, false).eval_micro_batches());
+  return {};
 }
 
 }  // namespace weft::broker

@@ -31,7 +31,8 @@ Result<nlohmann::json> ApiClient::call(const std::string& method, const std::str
                                        const nlohmann::json& body) {
   auto response = http_.request(method, target, body.is_null() ? std::string() : body.dump());
   if (!response.ok()) {
-    Error error = std::move(response).error().within("the broker at " + broker_ + " did not answer");
+    Error error =
+        std::move(response).error().within("the broker at " + broker_ + " did not answer");
     if (error.next.empty()) error.next = "is it running? `weft up` starts one here";
     return error;
   }

@@ -42,8 +42,7 @@ void run_verb(Globals& globals, const std::function<Status()>& body) {
 }
 
 void print_json(const nlohmann::json& value) {
-  std::printf("%s\n",
-              value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  std::printf("%s\n", value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
 void print_table(const std::vector<std::vector<std::string>>& rows) {
@@ -61,7 +60,9 @@ void print_table(const std::vector<std::vector<std::string>>& rows) {
   }
 }
 
-void warn(const std::string& message) { std::fprintf(stderr, "weft: warning: %s\n", message.c_str()); }
+void warn(const std::string& message) {
+  std::fprintf(stderr, "weft: warning: %s\n", message.c_str());
+}
 
 std::string human_bytes(double bytes) {
   constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};

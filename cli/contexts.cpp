@@ -11,7 +11,9 @@ namespace {
 
 using nlohmann::json;
 
-os::Path contexts_path() { return os::user_config_dir() / "contexts.json"; }
+os::Path contexts_path() {
+  return os::user_config_dir() / "contexts.json";
+}
 
 }  // namespace
 
@@ -26,10 +28,9 @@ Result<Contexts> load_contexts() {
     const json parsed = json::parse(*text);
     contexts.current = parsed.at("current").get<std::string>();
     for (const auto& [name, fields] : parsed.at("contexts").items()) {
-      contexts.by_name[name] = {fields.at("host").get<std::string>(),
-                                fields.at("port").get<uint16_t>(),
-                                fields.at("ca_fingerprint").get<std::string>(),
-                                fields.at("token").get<std::string>()};
+      contexts.by_name[name] = {
+          fields.at("host").get<std::string>(), fields.at("port").get<uint16_t>(),
+          fields.at("ca_fingerprint").get<std::string>(), fields.at("token").get<std::string>()};
     }
   } catch (const json::exception& error) {
     return make_error(Code::kCorrupt,

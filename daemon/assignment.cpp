@@ -12,10 +12,20 @@
 namespace weft::daemon {
 namespace {
 
-using nlohmann::json;
 using job::WorkerEventKind;
+using nlohmann::json;
 
 constexpr size_t kMaxLogBytesPerTick = 64 * 1024;
+// A finished worker waits for its neighbours' goodbyes: as long as the slowest stage's last step.
+constexpr int64_t kGoodbyeMs = 120000;
+
+// Protobuf strings are UTF-8; a log line may hold any byte.
+std::string printable(std::string line) {
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) >= 0x80) c = '?';
+  }
+  return line;
+}
 
 }  // namespace
 
@@ -27,8 +37,8 @@ const char* state_name(AssignmentState state) {
 
 Assignment::Assignment(AssignmentEnvironment environment, proto::Prepare prepare)
     : env_(std::move(environment)), prepare_(std::move(prepare)) {
-  dir_ = env_.work_root /
-         fmt::format("{}.{}.{}", prepare_.job(), prepare_.epoch(), prepare_.stage());
+  dir_ =
+      env_.work_root / fmt::format("{}.{}.{}", prepare_.job(), prepare_.epoch(), prepare_.stage());
 }
 
 Assignment::~Assignment() {
@@ -168,11 +178,9 @@ void Assignment::on_event(const job::WorkerEvent& event) {
       store_checkpoint(event.step, event.path);
       break;
     case WorkerEventKind::kFinished:
+      // It still says goodbye to its neighbours and then exits by itself.
       worker_finished_ = true;
-      // Behind the shards on the same thread: finished means that every shard is off this peer.
-      env_.transfers->post([self = shared_from_this()] {
-        self->env_.events->post([self] { self->end(AssignmentState::kFinished, nullptr); });
-      });
+      kill_at_ms_ = env_.clock->monotonic_ms() + kGoodbyeMs;
       break;
     case WorkerEventKind::kFailed: {
       Error error = make_error(code_from_name(event.error_code).value_or(Code::kInternal),
@@ -186,7 +194,13 @@ void Assignment::on_event(const job::WorkerEvent& event) {
 void Assignment::on_exit(os::ExitStatus status) {
   if (ended(state_)) return;
   if (state_ == AssignmentState::kStopping) return end(AssignmentState::kStopped, nullptr);
-  if (worker_finished_) return;  // its last shard is still on its way
+  if (worker_finished_) {
+    // Behind the shards on the same thread: finished means that every shard is off this peer.
+    env_.transfers->post([self = shared_from_this()] {
+      self->env_.events->post([self] { self->end(AssignmentState::kFinished, nullptr); });
+    });
+    return;
+  }
   fail(make_error(Code::kUnavailable,
                   fmt::format("the worker of stage {} {}", prepare_.stage(), status.text()),
                   "see `weft job logs`; resume from the last checkpoint with `weft job resume`"));
@@ -268,7 +282,7 @@ void Assignment::forward_logs() {
   logs.set_stage(prepare_.stage());
   for (size_t begin = 0; begin <= end;) {
     const size_t stop = text->find('\n', begin);
-    logs.add_lines(text->substr(begin, stop - begin));
+    logs.add_lines(printable(text->substr(begin, stop - begin)));
     begin = stop + 1;
   }
   env_.send(std::move(message));

@@ -44,10 +44,19 @@ struct AssignmentEnvironment {
 };
 
 enum class AssignmentState {
-  kPreparing, kListening, kReady, kRunning, kStopping, kFinished, kFailed, kStopped,
+  kPreparing,
+  kListening,
+  kReady,
+  kRunning,
+  kStopping,
+  kFinished,
+  kFailed,
+  kStopped,
 };
 const char* state_name(AssignmentState state);
-inline bool ended(AssignmentState state) { return state >= AssignmentState::kFinished; }
+inline bool ended(AssignmentState state) {
+  return state >= AssignmentState::kFinished;
+}
 
 class Assignment : public std::enable_shared_from_this<Assignment> {
  public:

@@ -27,7 +27,8 @@ class EventQueue {
     std::deque<Event> batch;
     {
       std::unique_lock lock(mutex_);
-      ready_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return !events_.empty(); });
+      ready_.wait_for(lock, std::chrono::milliseconds(timeout_ms),
+                      [&] { return !events_.empty(); });
       batch.swap(events_);
     }
     for (Event& event : batch) event();

@@ -134,7 +134,9 @@ class ServiceImpl final : public Service {
           broker_timeout_ms_ = static_cast<int32_t>(message.welcome().broker_timeout_ms());
         }
         break;
-      case proto::BrokerMessage::kPrepare: prepare(message.prepare()); break;
+      case proto::BrokerMessage::kPrepare:
+        prepare(message.prepare());
+        break;
       case proto::BrokerMessage::kConnect:
         if (holds(message.connect())) assignment_->connect(message.connect());
         break;
@@ -148,14 +150,17 @@ class ServiceImpl final : public Service {
           answer_stopped(message.stop());
         }
         break;
-      case proto::BrokerMessage::kDrain: drain("the broker asked for it"); break;
+      case proto::BrokerMessage::kDrain:
+        drain("the broker asked for it");
+        break;
       case proto::BrokerMessage::kRemoved:
-        verdict_ = make_error(Code::kDenied,
-                              "the broker removed this peer: " + message.removed().reason(),
-                              "join again with a new address from `weft peer invite`");
+        verdict_ =
+            make_error(Code::kDenied, "the broker removed this peer: " + message.removed().reason(),
+                       "join again with a new address from `weft peer invite`");
         stop_now("removed by the broker");
         break;
-      default: break;
+      default:
+        break;
     }
   }
 
@@ -194,7 +199,8 @@ class ServiceImpl final : public Service {
     env.clock = &clock_;
     env.work_root = os::Path(config_.text("state_dir")) / "work";
     env.worker_program = config_.text("worker");
-    if (env.worker_program.empty()) env.worker_program = (os::program_dir() / "weft-worker").string();
+    if (env.worker_program.empty())
+      env.worker_program = (os::program_dir() / "weft-worker").string();
     env.device = facts_.device();
     env.threads = static_cast<int32_t>(config_.integer("threads"));
     if (env.threads == 0) env.threads = os::hardware_cores();
@@ -237,7 +243,8 @@ class ServiceImpl final : public Service {
   }
 
   void leave() {
-    const int64_t deadline = clock_.monotonic_ms() + config_.integer("stop_grace_ms") + kLeaveGraceMs;
+    const int64_t deadline =
+        clock_.monotonic_ms() + config_.integer("stop_grace_ms") + kLeaveGraceMs;
     while (assignment_ && clock_.monotonic_ms() < deadline) {
       events_.run_for(50);
       assignment_->tick();

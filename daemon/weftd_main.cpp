@@ -11,9 +11,9 @@
 namespace weft::daemon {
 namespace {
 
-constexpr int kExitFailed = 1;   // the daemon ran and ended in an error
-constexpr int kExitUsage = 2;    // command line or configuration
-constexpr int kExitDenied = 3;   // not joined, refused, or removed by the broker
+constexpr int kExitFailed = 1;  // the daemon ran and ended in an error
+constexpr int kExitUsage = 2;   // command line or configuration
+constexpr int kExitDenied = 3;  // not joined, refused, or removed by the broker
 
 int report(const Error& error, int code) {
   std::fprintf(stderr, "weftd: %s\n", error.text().c_str());
@@ -109,4 +109,6 @@ int main_of(int argc, char** argv) {
 
 }  // namespace weft::daemon
 
-int main(int argc, char** argv) { return weft::daemon::main_of(argc, argv); }
+int main(int argc, char** argv) {
+  return weft::daemon::main_of(argc, argv);
+}

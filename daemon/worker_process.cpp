@@ -63,7 +63,8 @@ struct WorkerProcess::Impl {
       if (event.ok()) {
         on_event(std::move(*event));
       } else {
-        log_warning("worker {} wrote a line that is no event: {}", child.pid, event.error().message);
+        log_warning("worker {} wrote a line that is no event: {}", child.pid,
+                    event.error().message);
       }
     });
     on_exit(os::wait(child.pid));
@@ -115,8 +116,12 @@ Status WorkerProcess::send_line(const std::string& line) {
 
 // A stopped process (SIGSTOP) dies by SIGKILL too. The pid cannot have been reused: it stays a
 // zombie until the reader thread reaps it, and the reader outlives every caller.
-void WorkerProcess::kill_now() { os::send_signal(impl_->child.pid, SIGKILL); }
+void WorkerProcess::kill_now() {
+  os::send_signal(impl_->child.pid, SIGKILL);
+}
 
-pid_t WorkerProcess::pid() const { return impl_->child.pid; }
+pid_t WorkerProcess::pid() const {
+  return impl_->child.pid;
+}
 
 }  // namespace weft::daemon

@@ -89,7 +89,7 @@ int main_command(int argc, char** argv) {
     return 0;
   }
   if (command == "run") return run_command(argc, argv);
-  if (command == "check") return check_command(argc, argv);
+  if (command == "check") return check_command(argc - 1, argv + 1);
   if (command == "prepare") return prepare_command(argc, argv);
   return usage(fmt::format("unknown command {}", command));
 }

@@ -128,9 +128,8 @@ Result<Buffer> map_file(const Path& path) {
   if (size == 0) return Buffer();
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (data == MAP_FAILED) return io_error("map", path);
-  std::shared_ptr<const void> owner(data, [size](const void* p) {
-    ::munmap(const_cast<void*>(p), size);
-  });
+  std::shared_ptr<const void> owner(
+      data, [size](const void* p) { ::munmap(const_cast<void*>(p), size); });
   return Buffer(std::move(owner), data, size);
 }
 
@@ -155,7 +154,11 @@ Status remove_all(const Path& path) {
   return {};
 }
 
-Path user_config_dir() { return environment_dir("XDG_CONFIG_HOME", ".config"); }
-Path user_state_dir() { return environment_dir("XDG_STATE_HOME", ".local/state"); }
+Path user_config_dir() {
+  return environment_dir("XDG_CONFIG_HOME", ".config");
+}
+Path user_state_dir() {
+  return environment_dir("XDG_STATE_HOME", ".local/state");
+}
 
 }  // namespace weft::os

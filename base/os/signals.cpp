@@ -38,6 +38,8 @@ SignalWatcher::~SignalWatcher() {
   impl_->thread.join();
 }
 
-void name_thread(const char* name) { pthread_setname_np(pthread_self(), name); }
+void name_thread(const char* name) {
+  pthread_setname_np(pthread_self(), name);
+}
 
 }  // namespace weft::os

@@ -99,9 +99,10 @@ void Api::post_job(const Call& call, const net::HttpReply& reply) {
       reply,
       [&]() -> Result<Json> {
         WEFT_TRY(const Json body, body_of(call.request));
-        WEFT_TRY(const Submission submission, submission_from_json(body));
+        WEFT_TRY(Submission submission, submission_from_json(body));
         WEFT_TRY(JobGraphs graphs, load_graphs(submission, core_.blobs()));
         WEFT_TRY_STATUS(check_submission(submission, graphs, core_.blobs(), /*dry_run=*/false));
+        WEFT_TRY_STATUS(settle_eval_batches(submission, graphs, core_.blobs()));
         const std::string id = "j-" + random_hex(4);
         WEFT_TRY_STATUS(core_.submit(id, body, submission, std::move(graphs)));
         return job_json(core_.state().jobs.at(id));

@@ -27,7 +27,8 @@ Error died(const LocalProcess& process, const os::Path& log) {
 }
 
 // Calls probe every 50 ms until it gives true, an error, or the time is over.
-Status wait_until(int timeout_ms, const std::string& what, const std::function<Result<bool>()>& probe) {
+Status wait_until(int timeout_ms, const std::string& what,
+                  const std::function<Result<bool>()>& probe) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   for (;;) {
     WEFT_TRY(bool done, probe());
@@ -107,13 +108,13 @@ class Starter {
                             : std::max(1, os::hardware_cores() / std::max(1, options_.peers));
     for (int i = 0; i < options_.peers; ++i) {
       const std::string role = fmt::format("peer-{}", i);
-      WEFT_TRY_STATUS(add(start_background(
-          role,
-          {(os::program_dir() / "weftd").string(), "join", cluster_.join_address, "--state-dir",
-           (dir_ / role).string(), "--name", role, "--listen-host", options_.host,
-           "--advertise-host", options_.host, "--threads", std::to_string(threads), "--device",
-           options_.device},
-          dir_ / (role + ".log"))));
+      WEFT_TRY_STATUS(add(
+          start_background(role,
+                           {(os::program_dir() / "weftd").string(), "join", cluster_.join_address,
+                            "--state-dir", (dir_ / role).string(), "--name", role, "--listen-host",
+                            options_.host, "--advertise-host", options_.host, "--threads",
+                            std::to_string(threads), "--device", options_.device},
+                           dir_ / (role + ".log"))));
     }
     return {};
   }
@@ -154,7 +155,8 @@ os::Path local_cluster_dir(const os::Path& dir) {
 Result<LocalCluster> start_local_cluster(LocalOptions options) {
   const os::Path dir = local_cluster_dir(options.dir);
   if (runs_already(dir)) {
-    return make_error(Code::kExists, fmt::format("a local cluster already runs in {}", dir.string()),
+    return make_error(Code::kExists,
+                      fmt::format("a local cluster already runs in {}", dir.string()),
                       "end it with `weft down`, or choose another --dir");
   }
   WEFT_TRY_STATUS(os::remove_all(dir));

@@ -1,7 +1,7 @@
 #include "cli/local/processes.h"
 
-#include <signal.h>
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
@@ -82,9 +82,10 @@ Result<std::vector<LocalProcess>> load_processes(const os::Path& dir) {
                            entry.at("identity").get<std::string>()});
     }
   } catch (const json::exception& error) {
-    return make_error(Code::kCorrupt, fmt::format("{} is damaged: {}",
-                                                  (dir / "cluster.json").string(), error.what()),
-                      "end the processes by hand and remove the folder");
+    return make_error(
+        Code::kCorrupt,
+        fmt::format("{} is damaged: {}", (dir / "cluster.json").string(), error.what()),
+        "end the processes by hand and remove the folder");
   }
   return processes;
 }

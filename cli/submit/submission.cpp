@@ -15,7 +15,9 @@ namespace {
 
 using nlohmann::json;
 
-json blob_json(const UploadFile& file) { return {{"sha256", file.sha256}, {"bytes", file.bytes}}; }
+json blob_json(const UploadFile& file) {
+  return {{"sha256", file.sha256}, {"bytes", file.bytes}};
+}
 
 }  // namespace
 

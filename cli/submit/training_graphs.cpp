@@ -21,8 +21,8 @@ Result<opdag::Graph> prepare_graph(opdag::Graph graph, const job::JobSpec& spec)
                         "\"cross_entropy\" or \"mse\" with loss_output in the job file");
     }
   } else {
-    const auto kind = spec.loss == job::LossSource::kMse ? opdag::LossKind::kMse
-                                                         : opdag::LossKind::kCrossEntropy;
+    const auto kind =
+        spec.loss == job::LossSource::kMse ? opdag::LossKind::kMse : opdag::LossKind::kCrossEntropy;
     WEFT_TRY(graph, opdag::append_loss(graph, kind, spec.loss_output, kLossTarget));
   }
   WEFT_TRY(graph, opdag::prune_to(graph, {}));

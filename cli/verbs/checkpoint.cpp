@@ -53,12 +53,12 @@ Result<json> choose(const json& answer, const ExportOptions& options) {
     }
   }
   if (best != nullptr) return *best;
-  return make_error(Code::kNotFound,
-                    options.step >= 0
-                        ? fmt::format("job {} has no complete checkpoint of step {}", options.job,
-                                      options.step)
-                        : fmt::format("job {} has no complete checkpoint yet", options.job),
-                    "see `weft checkpoint list`");
+  return make_error(
+      Code::kNotFound,
+      options.step >= 0
+          ? fmt::format("job {} has no complete checkpoint of step {}", options.job, options.step)
+          : fmt::format("job {} has no complete checkpoint yet", options.job),
+      "see `weft checkpoint list`");
 }
 
 // Shards go through a store beside the output, so that an interrupted export resumes.
@@ -107,9 +107,8 @@ void add_checkpoint(CLI::App& app, Globals& globals) {
   exporting->add_option("job", options->job, "id or name")->required();
   exporting->add_option("--out", options->out, "file to write")->required();
   exporting->add_option("--step", options->step, "of this step; the last complete one otherwise");
-  exporting->callback([=, &globals] {
-    run_verb(globals, [&] { return export_to(*options, globals); });
-  });
+  exporting->callback(
+      [=, &globals] { run_verb(globals, [&] { return export_to(*options, globals); }); });
 }
 
 }  // namespace weft::cli

@@ -13,8 +13,8 @@ struct Options {
 };
 
 Status tokens(const Options& options, Globals& globals) {
-  WEFT_TRY(job::TokenizeReport report, job::tokenize_file(options.text, options.out,
-                                                          options.tokenizer, options.eval_fraction));
+  WEFT_TRY(job::TokenizeReport report,
+           job::tokenize_file(options.text, options.out, options.tokenizer, options.eval_fraction));
   if (globals.json()) {
     print_json({{"train", options.out + ".train.bin"},
                 {"eval", options.out + ".eval.bin"},
@@ -39,7 +39,8 @@ void add_data(CLI::App& app, Globals& globals) {
   verb->add_option("--out", options->out, "prefix of the files written")->required();
   verb->add_option("--tokenizer", options->tokenizer,
                    "Hugging Face tokenizer.json (byte-level BPE); bytes otherwise");
-  verb->add_option("--eval-fraction", options->eval_fraction, "share of the end kept for evaluation")
+  verb->add_option("--eval-fraction", options->eval_fraction,
+                   "share of the end kept for evaluation")
       ->check(CLI::Range(0.0, 0.9));
   verb->callback([=, &globals] { run_verb(globals, [&] { return tokens(*options, globals); }); });
 }

@@ -25,8 +25,8 @@ void print_jobs(const json& answer) {
     rows.push_back({job.value("id", ""), job.value("name", ""), job.value("state", ""),
                     fmt::format("{}/{}", job.value("step", 0), job.value("steps", 0)),
                     loss_text(job, "loss"), loss_text(job, "eval_loss"),
-                    std::to_string(job.value("stages", 0)), ago(job.value("created_ms", int64_t{0})),
-                    job.value("reason", "")});
+                    std::to_string(job.value("stages", 0)),
+                    ago(job.value("created_ms", int64_t{0})), job.value("reason", "")});
   }
   print_table(rows);
 }

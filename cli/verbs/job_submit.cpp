@@ -82,11 +82,11 @@ void add_job_submit(CLI::App& job, Globals& globals) {
   auto* verb = job.add_subcommand("submit", "submit a job file");
   verb->add_option("file", options->file, "TOML job file, see docs/job-file.md")->required();
   verb->add_option("--set", options->overrides, "override a key: --set train.lr=3e-4");
-  verb->add_flag("--dry-run", options->dry_run, "check everything and show the plan, start nothing");
+  verb->add_flag("--dry-run", options->dry_run,
+                 "check everything and show the plan, start nothing");
   verb->add_flag("--watch", options->watch, "follow the job until it ends");
-  verb->callback([options, &globals] {
-    run_verb(globals, [&] { return submit(*options, globals); });
-  });
+  verb->callback(
+      [options, &globals] { run_verb(globals, [&] { return submit(*options, globals); }); });
 }
 
 }  // namespace weft::cli

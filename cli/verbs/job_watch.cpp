@@ -1,8 +1,8 @@
 // weft job watch | wait JOB
 #include "cli/watch/watch_job.h"
 
-#include <chrono>
 #include <fmt/format.h>
+#include <chrono>
 
 namespace weft::cli {
 namespace {
@@ -22,13 +22,13 @@ Status wait_for(const std::string& id, int64_t timeout_s, Globals& globals) {
       const std::string state = job.value("state", "");
       if (!globals.json()) fmt::print("job {} {}\n", job.value("id", ""), state);
       if (state == "finished") return {};
-      return make_error(Code::kUnavailable, fmt::format("job {}: {}", state, job.value("reason", "")),
+      return make_error(Code::kUnavailable,
+                        fmt::format("job {}: {}", state, job.value("reason", "")),
                         job.value("next", ""));
     }
     if (timeout_s > 0 && std::chrono::steady_clock::now() > deadline) {
-      return make_error(Code::kTimeout,
-                        fmt::format("job {} is still {} after {} s", id, job.value("state", ""),
-                                    timeout_s));
+      return make_error(Code::kTimeout, fmt::format("job {} is still {} after {} s", id,
+                                                    job.value("state", ""), timeout_s));
     }
     WEFT_TRY(json answer, client.get(fmt::format("{}/events?after={}&wait_ms=1000", path, next)));
     next = answer.value("next", next);

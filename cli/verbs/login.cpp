@@ -20,7 +20,8 @@ Result<Context> parse(const Options& options) {
   const size_t colon = rest.rfind(':');
   Context context;
   char* end = nullptr;
-  const long port = colon == std::string::npos ? 0 : std::strtol(rest.c_str() + colon + 1, &end, 10);
+  const long port =
+      colon == std::string::npos ? 0 : std::strtol(rest.c_str() + colon + 1, &end, 10);
   if (port <= 0 || port > 65535 || *end != '\0') {
     return make_error(Code::kInvalid, fmt::format("{} is not https://HOST:PORT", options.url));
   }
@@ -37,7 +38,8 @@ Result<Context> parse(const Options& options) {
   context.token = options.token;
   if (!options.token_file.empty()) {
     WEFT_TRY(context.token, os::read_file(options.token_file, 4096));
-    while (!context.token.empty() && std::isspace(static_cast<unsigned char>(context.token.back()))) {
+    while (!context.token.empty() &&
+           std::isspace(static_cast<unsigned char>(context.token.back()))) {
       context.token.pop_back();
     }
   }

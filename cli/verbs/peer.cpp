@@ -65,7 +65,9 @@ void add_one(CLI::App& peer, Globals& globals, const char* name, const char* hel
   });
 }
 
-void print_invite(const json& answer) { fmt::print("{}\n", answer.value("address", "")); }
+void print_invite(const json& answer) {
+  fmt::print("{}\n", answer.value("address", ""));
+}
 
 void add_invite(CLI::App& peer, Globals& globals) {
   auto ttl_s = std::make_shared<int64_t>(3600);

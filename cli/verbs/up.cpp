@@ -33,7 +33,8 @@ void add_up(CLI::App& app, Globals& globals) {
   verb->add_option("--dir", *dir, "folder for all of its state");
   verb->add_option("--host", options->host, "address to bind and advertise");
   verb->add_option("--device", options->device, "auto, cpu or cuda:N");
-  verb->add_option("--threads", options->threads, "compute threads of each worker; 0: cores / peers");
+  verb->add_option("--threads", options->threads,
+                   "compute threads of each worker; 0: cores / peers");
   verb->callback([=, &globals] {
     run_verb(globals, [&] {
       options->dir = *dir;

@@ -67,8 +67,8 @@ class Watch {
   }
 
   void show_step(const json& step) {
-    recent_.push_back({number(step, "seconds", 0), number(step, "tokens", 0),
-                       number(step, "samples", 0)});
+    recent_.push_back(
+        {number(step, "seconds", 0), number(step, "tokens", 0), number(step, "samples", 0)});
     if (recent_.size() > kRateWindow) recent_.pop_front();
     if (json_) {
       std::printf("%s\n", json({{"step", step}}).dump().c_str());
@@ -91,8 +91,8 @@ class Watch {
     }
     const double done = number(step, "step", 0);
     const double rate = seconds > 0 ? static_cast<double>(recent_.size()) / seconds : 0;
-    std::string line = fmt::format("step {:.0f}/{:.0f}  loss {:.4f}", done, steps_total_,
-                                   number(step, "loss", 0));
+    std::string line =
+        fmt::format("step {:.0f}/{:.0f}  loss {:.4f}", done, steps_total_, number(step, "loss", 0));
     if (seconds > 0) {
       line += tokens > 0 ? fmt::format("  {}tokens/s", human_count(tokens / seconds) + " ")
                          : fmt::format("  {}samples/s", human_count(samples / seconds) + " ");
@@ -114,10 +114,12 @@ class Watch {
     double total = 0;
     for (const auto& [edge, bytes] : edges.items()) total += bytes.get<double>();
     if (edges.empty()) return {};
-    if (edges.size() > 4) return fmt::format("  {} edges {}/step", edges.size(), human_bytes(total));
+    if (edges.size() > 4)
+      return fmt::format("  {} edges {}/step", edges.size(), human_bytes(total));
     std::string text;
     for (const auto& [edge, bytes] : edges.items()) {
-      text += fmt::format("{}{}:{}", text.empty() ? "" : " ", edge, human_bytes(bytes.get<double>()));
+      text +=
+          fmt::format("{}{}:{}", text.empty() ? "" : " ", edge, human_bytes(bytes.get<double>()));
     }
     return "  edges [" + text + "]";
   }
@@ -143,7 +145,8 @@ class Watch {
     if (json_) {
       std::printf("%s\n", json({{"job", job}}).dump().c_str());
     } else {
-      fmt::print("job {} {} after step {:.0f}\n", job.value("id", ""), state, number(job, "step", 0));
+      fmt::print("job {} {} after step {:.0f}\n", job.value("id", ""), state,
+                 number(job, "step", 0));
     }
     std::fflush(stdout);
     if (state == "finished") return {};

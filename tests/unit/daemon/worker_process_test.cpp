@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <future>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "daemon/event_queue.h"
@@ -57,7 +58,8 @@ TEST_F(WorkerProcessTest, PassesEventsOnAndReportsTheExitCode) {
 }
 
 TEST_F(WorkerProcessTest, SendsLinesToTheChild) {
-  auto worker = start(script("read line; [ \"$line\" = '{\"type\":\"start\"}' ] && exit 5; exit 6"));
+  auto worker =
+      start(script("read line; [ \"$line\" = '{\"type\":\"start\"}' ] && exit 5; exit 6"));
   ASSERT_TRUE(worker->send_line(R"({"type":"start"})").ok());
   EXPECT_EQ(wait_for_exit().code, 5);
 }
@@ -79,8 +81,9 @@ TEST_F(WorkerProcessTest, DestructionEndsTheChild) {
 }
 
 TEST_F(WorkerProcessTest, SaysThatTheProgramIsMissing) {
-  auto worker = WorkerProcess::start("/nonexistent/weft-worker", "/dev/null", "/dev/null",
-                                     [](job::WorkerEvent) {}, [](os::ExitStatus) {});
+  auto worker = WorkerProcess::start(
+      "/nonexistent/weft-worker", "/dev/null", "/dev/null", [](job::WorkerEvent) {},
+      [](os::ExitStatus) {});
   ASSERT_FALSE(worker.ok());
   EXPECT_NE(worker.error().message.find("/nonexistent/weft-worker"), std::string::npos);
 }
