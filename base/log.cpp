@@ -41,6 +41,14 @@ bool json_lines = false;
 
 }  // namespace
 
+std::optional<LogLevel> log_level_from_name(std::string_view name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "info") return LogLevel::kInfo;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return std::nullopt;
+}
+
 void log_init(std::string_view program, LogLevel level, bool json) {
   auto logger = std::make_shared<spdlog::logger>(std::string(program),
                                                  std::make_shared<spdlog::sinks::stderr_sink_mt>());

@@ -4,12 +4,16 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 
 namespace weft {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+// "debug", "info", "warning", "error": the values of the setting log_level.
+std::optional<LogLevel> log_level_from_name(std::string_view name);
 
 // json: one JSON object a line instead of text.
 void log_init(std::string_view program, LogLevel level, bool json);

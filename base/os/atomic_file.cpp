@@ -11,6 +11,21 @@
 #include <utility>
 
 namespace weft::os {
+namespace {
+
+bool sync_folder(const Path& file) {
+  const Path folder = file.has_parent_path() ? file.parent_path() : Path(".");
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return errno == EACCES;  // writable but not readable: nothing more can be done
+  const bool done =
+      ::fsync(fd) == 0 || errno == EINVAL;  // EINVAL: the file system has no such call
+  const int code = errno;
+  ::close(fd);
+  errno = code;
+  return done;
+}
+
+}  // namespace
 
 Result<AtomicFile> AtomicFile::create(const Path& path) {
   std::string temporary = path.string() + ".XXXXXX";
@@ -51,6 +66,8 @@ Status AtomicFile::commit(unsigned mode) {
   if (::fsync(fd_) != 0) return failure("sync");
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failure("rename to");
   ::close(std::exchange(fd_, -1));
+  // The new name survives a power cut only once the folder is on disk as well.
+  if (!sync_folder(path_)) return failure("sync the folder of");
   return {};
 }
 

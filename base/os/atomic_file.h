@@ -1,5 +1,6 @@
-// A file written piece by piece under a temporary name; commit() syncs and renames it, so that a
-// reader sees the old or the new file, whole. Destroyed without commit: nothing remains.
+// A file written piece by piece under a temporary name; commit() syncs it, renames it and syncs the
+// folder, so that a reader sees the old or the new file, whole, and the new one survives a power
+// cut. Destroyed without commit: nothing remains.
 #pragma once
 
 #include <span>

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/os/atomic_file.h"
+
 namespace weft::os {
 namespace {
 
@@ -32,18 +34,6 @@ class Descriptor {
  private:
   int fd_;
 };
-
-Status write_all(int fd, std::span<const std::byte> data, const Path& path) {
-  while (!data.empty()) {
-    const ssize_t written = ::write(fd, data.data(), data.size());
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      return io_error("write", path);
-    }
-    data = data.subspan(static_cast<size_t>(written));
-  }
-  return {};
-}
 
 Path environment_dir(const char* variable, const char* fallback) {
   if (const char* value = std::getenv(variable); value != nullptr && *value != '\0') {
@@ -95,24 +85,9 @@ Result<std::string> read_file_from(const Path& path, uint64_t offset, uint64_t m
 }
 
 Status write_file_atomic(const Path& path, std::span<const std::byte> data, unsigned mode) {
-  std::string temporary = path.string() + ".XXXXXX";
-  {
-    Descriptor file(::mkostemp(temporary.data(), O_CLOEXEC));
-    if (file.get() < 0) return io_error("create a file beside", path);
-    Status status = write_all(file.get(), data, path);
-    if (status.ok() && ::fchmod(file.get(), mode) != 0) status = io_error("set the mode of", path);
-    if (status.ok() && ::fsync(file.get()) != 0) status = io_error("sync", path);
-    if (!status.ok()) {
-      ::unlink(temporary.c_str());
-      return status;
-    }
-  }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    Error error = io_error("rename to", path);
-    ::unlink(temporary.c_str());
-    return error;
-  }
-  return {};
+  WEFT_TRY(AtomicFile file, AtomicFile::create(path));
+  WEFT_TRY_STATUS(file.write(data));
+  return file.commit(mode);
 }
 
 Status write_file_atomic(const Path& path, std::string_view data, unsigned mode) {

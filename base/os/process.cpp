@@ -236,17 +236,14 @@ ExitStatus wait(pid_t pid) {
   return decode(status);
 }
 
-void send_signal(pid_t pid, int signal) {
-  if (pid > 0) ::kill(pid, signal);
+void wait_unreaped(pid_t pid) {
+  siginfo_t info{};
+  while (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+  }
 }
 
-bool process_alive(pid_t pid) {
-  if (pid <= 0 || (::kill(pid, 0) != 0 && errno != EPERM)) return false;
-  // A zombie answers kill; it runs nothing any more. Field 3 of stat follows the last ')'.
-  Result<std::string> stat = read_file(fmt::format("/proc/{}/stat", pid), 4096);
-  if (!stat.ok()) return errno != ENOENT;
-  const size_t end = stat->rfind(')');
-  return end == std::string::npos || end + 2 >= stat->size() || (*stat)[end + 2] != 'Z';
+void send_signal(pid_t pid, int signal) {
+  if (pid > 0) ::kill(pid, signal);
 }
 
 Path program_dir() {

@@ -39,8 +39,9 @@ Result<Child> spawn(const SpawnOptions& options);
 std::optional<ExitStatus> try_wait(pid_t pid);
 // Blocks until the child has ended.
 ExitStatus wait(pid_t pid);
+// Blocks until the child has ended and leaves it unreaped: its pid stays its own.
+void wait_unreaped(pid_t pid);
 void send_signal(pid_t pid, int signal);  // a pid already gone is fine
-bool process_alive(pid_t pid);            // any process, not only children
 
 // The folder of the running program, where its sister programs stand.
 Path program_dir();

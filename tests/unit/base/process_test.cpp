@@ -8,6 +8,8 @@
 
 #include <cstdlib>
 
+#include "base/os/process_identity.h"
+
 namespace weft::os {
 namespace {
 
@@ -117,13 +119,13 @@ TEST(Process, SignalsAreSeenInTheStatus) {
   Result<Child> child = spawn(options);
   ::pthread_sigmask(SIG_SETMASK, &old, nullptr);
   ASSERT_TRUE(child.ok());
-  EXPECT_TRUE(process_alive(child->pid));
+  EXPECT_NE(process_identity(child->pid), "");
   send_signal(child->pid, SIGTERM);
   EXPECT_EQ(read_all(child->stdout_fd), "");
   const ExitStatus status = wait(child->pid);
   EXPECT_TRUE(status.signalled);
   EXPECT_EQ(status.text(), "killed by signal 15");
-  EXPECT_FALSE(process_alive(child->pid));
+  EXPECT_EQ(process_identity(child->pid), "");
   EXPECT_EQ(try_wait(child->pid)->code, -1);
   send_signal(child->pid, SIGTERM);  // gone: nothing happens
   ::close(child->stdin_fd);
