@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -25,6 +26,9 @@ struct Binding {
   std::string cast;    // dtype name; empty: the input's declared dtype
   double scale = 1.0;  // multiplied after the cast of integers to floating
 };
+
+// Columns that come from the token file, not from an array.
+bool is_token_column(std::string_view column);
 
 // A named .npy array, one row a sample.
 struct ArrayFile {

@@ -309,29 +309,6 @@ np.save(d + '/fortran.npy', np.asfortranarray(np.ones((3, 2))))
 
 // ---- checkpoints ----
 
-TEST(Checkpoint, ManifestRoundTripsAndKnowsWhenItIsComplete) {
-  Manifest manifest;
-  manifest.step = 100;
-  manifest.stages = 2;
-  manifest.shards = {{1, sha256_hex("b"), 20, {"w.b"}}};
-  EXPECT_FALSE(manifest.complete());
-  manifest.shards.push_back({0, sha256_hex("a"), 10, {"w.a", "w.c"}});
-  EXPECT_TRUE(manifest.complete());
-  const json first = manifest_to_json(manifest);
-  Result<Manifest> again = manifest_from_json(json::parse(first.dump()));
-  ASSERT_TRUE(again.ok()) << again.error().text();
-  EXPECT_EQ(manifest_to_json(*again), first);
-  json bad = first;
-  bad["shards"][0]["stage"] = 0;  // twice
-  EXPECT_FALSE(manifest_from_json(bad).ok());
-  bad["shards"][0]["stage"] = 2;
-  EXPECT_FALSE(manifest_from_json(bad).ok());
-  bad = first;
-  bad["shards"][0]["sha256"] = "../x";
-  EXPECT_FALSE(manifest_from_json(bad).ok());
-  EXPECT_FALSE(manifest_from_json(json{{"step", 1}}).ok());
-}
-
 TEST(Checkpoint, MergeKeepsTheModelAndChecksTiedTensors) {
   const TensorView tied{DType::kUint8, {2}, buffer_of("ab")};
   Safetensors first, second;
