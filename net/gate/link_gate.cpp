@@ -1,7 +1,6 @@
 #include "net/gate/link_gate.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/os/signals.h"
 #include "base/rng.h"
 
 // g++ 12 takes Asio's coroutine frame allocation for a mismatch with its own deallocation.
@@ -134,7 +134,7 @@ Status LinkGateImpl::open() {
   port_ = acceptor_.local_endpoint(ec).port();
   spawn(accept_loop());
   thread_ = std::thread([this] {
-    pthread_setname_np(pthread_self(), "weft-gate");
+    os::name_thread("weft-gate");
     io_.run();
   });
   return {};

@@ -13,6 +13,7 @@
 #include <chrono>
 
 #include "base/hash.h"
+#include "net/certificate/certificate.h"
 #include "net/http/http.h"
 #include "net/http/tls_context.h"
 
@@ -40,27 +41,6 @@ struct Failure {
 
 bool is_timeout(const error_code& ec) {
   return ec == beast::error::timeout || ec == asio::error::timed_out;
-}
-
-// TLS alerts and failed verifications, as opposed to connections that merely broke.
-bool is_certificate_error(const error_code& ec) {
-  if (ec.category() != asio::error::get_ssl_category()) return false;
-  const int reason = ERR_GET_REASON(static_cast<unsigned long>(ec.value()));
-  switch (reason) {
-    case SSL_R_CERTIFICATE_VERIFY_FAILED:
-    case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
-    case SSL_R_TLSV1_ALERT_ACCESS_DENIED:
-    case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
-    case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
-    case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
-    case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
-    case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
-    case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
-    case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
-      return true;
-    default:
-      return false;
-  }
 }
 
 // Repeating one of these changes nothing more, so a lost answer may be asked for again.

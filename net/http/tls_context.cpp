@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <openssl/ssl.h>
 
+#include "net/certificate/openssl.h"
 #include "net/identity/authority.h"
-#include "net/identity/openssl.h"
 
 namespace weft::net {
 namespace {

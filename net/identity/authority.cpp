@@ -7,8 +7,8 @@
 #include <ctime>
 
 #include "base/clock.h"
+#include "net/certificate/openssl.h"
 #include "net/identity/names.h"
-#include "net/identity/openssl.h"
 
 namespace weft::net {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "base/os/file.h"
 #include "base/result.h"
+#include "net/certificate/certificate.h"
 
 namespace weft::net {
 
@@ -28,17 +29,6 @@ Result<std::string> curve_public(const std::string& secret_z85);
 // A certificate request for a subject id, signed by key.
 Result<std::string> make_request_pem(const KeyPair& key, const std::string& subject);
 
-// What a certificate says. kind: "broker", "peer" or "worker".
-struct CertificateInfo {
-  std::string subject;  // peer id
-  std::string kind;
-  std::string job;  // of worker certificates
-  uint32_t epoch = 0;
-  int32_t stage = -1;
-  std::string serial_hex;
-  int64_t not_after_ms = 0;
-};
-Result<CertificateInfo> read_certificate(const std::string& pem);
 Result<std::string> public_key_fingerprint(
     const std::string& request_or_certificate_pem);  // sha256 hex
 

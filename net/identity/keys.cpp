@@ -3,9 +3,9 @@
 #include <zmq.h>
 
 #include "base/check.h"
+#include "net/certificate/openssl.h"
 #include "net/identity/authority.h"
 #include "net/identity/names.h"
-#include "net/identity/openssl.h"
 
 namespace weft::net {
 

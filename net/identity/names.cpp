@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "net/identity/openssl.h"
+#include "net/certificate/openssl.h"
 
 namespace weft::net {
 namespace {

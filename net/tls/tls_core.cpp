@@ -9,6 +9,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/os/signals.h"
 #include "base/rng.h"
 
 // g++ 12 takes Asio's coroutine frame allocation for a mismatch with its own deallocation.
@@ -89,7 +90,7 @@ Status TlsCore::start() {
 }
 
 void TlsCore::run() {
-  pthread_setname_np(pthread_self(), "weft-data");
+  os::name_thread("weft-data");
   block_signals();  // they belong to the main thread
   try {
     io_.run();
@@ -153,9 +154,8 @@ void TlsCore::post_send(int32_t to_stage, Message message) {
   asio::post(io_, [this, to_stage, message = std::move(message)]() mutable {
     Link& link = *links_.at(to_stage);
     if (link.left) {
-      fail(make_error(Code::kUnavailable,
-                      fmt::format("{} has left: {} cannot be sent", link.name(),
-                                  message.key.text())));
+      fail(make_error(Code::kUnavailable, fmt::format("{} has left: {} cannot be sent", link.name(),
+                                                      message.key.text())));
     }
     ++link.queued;
     link.outbox.push(std::move(message));

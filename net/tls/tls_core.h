@@ -22,7 +22,6 @@
 #include "net/frame/message_inbox.h"
 #include "net/frame/message_outbox.h"
 #include "net/tls/mailbox.h"
-#include "net/tls/peer_certificate.h"
 #include "net/tls/tls_endpoint.h"
 
 namespace weft::net {

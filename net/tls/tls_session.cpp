@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "net/certificate/certificate.h"
 #include "net/tls/tls_core.h"
 
 // g++ 12 takes Asio's coroutine frame allocation for a mismatch with its own deallocation.
@@ -22,25 +23,13 @@ constexpr int32_t kMaxViolations = 8;
 // Answers not yet written: beyond every credit, so only a sender that repeats and never reads.
 constexpr size_t kMaxControl = 1 << 16;
 
-std::string peer_text(const PeerCertificate& c) {
-  return fmt::format("peer {} with stage {} of job {}, epoch {}", c.peer, c.stage, c.job, c.epoch);
-}
-
-// An alert of the other side, or a certificate we refused ourselves: repeating cannot help.
-bool is_denial(const boost::system::error_code& ec) {
-  if (ec.category() != asio::error::get_ssl_category()) return false;
-  const int reason = ERR_GET_REASON(static_cast<unsigned long>(ec.value()));
-  return reason == SSL_R_CERTIFICATE_VERIFY_FAILED || reason == SSL_R_TLSV1_ALERT_UNKNOWN_CA ||
-         reason == SSL_R_SSLV3_ALERT_BAD_CERTIFICATE ||
-         reason == SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED ||
-         reason == SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN ||
-         reason == SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED ||
-         reason == SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED ||
-         reason == SSL_R_TLSV1_ALERT_ACCESS_DENIED || reason == SSL_R_TLSV1_ALERT_DECRYPT_ERROR;
+std::string peer_text(const CertificateInfo& c) {
+  return fmt::format("peer {} with stage {} of job {}, epoch {}", c.subject, c.stage, c.job,
+                     c.epoch);
 }
 
 Error io_error(const boost::system::error_code& ec, const std::string& what) {
-  if (is_denial(ec)) {
+  if (is_certificate_error(ec)) {
     return make_error(Code::kDenied, fmt::format("{}: {}", what, ec.message()),
                       "both sides need certificates of the same cluster");
   }
@@ -92,7 +81,7 @@ Result<Link*> TlsCore::check_certificate(Connection& connection, const Link* exp
   }
   const auto it = links_.find(info->stage);
   if (it == links_.end()) return deny("the plan has no edge between them");
-  if (it->second->peer != info->peer) return deny("the plan gives that stage to another peer");
+  if (it->second->peer != info->subject) return deny("the plan gives that stage to another peer");
   if (expected && expected->stage != info->stage) {
     return deny(fmt::format("stage {} was dialled", expected->stage));
   }

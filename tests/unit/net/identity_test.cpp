@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "net/identity/authority.h"
-#include "net/identity/openssl.h"
+#include "net/certificate/openssl.h"
 
 namespace weft::net {
 namespace {

@@ -4,13 +4,13 @@
 #include <openssl/x509.h>
 
 #include "base/clock.h"
+#include "net/certificate/certificate.h"
 #include "net/identity/authority.h"
-#include "net/tls/peer_certificate.h"
 
 namespace weft::net {
 namespace {
 
-Result<PeerCertificate> read_pem(const std::string& pem) {
+Result<CertificateInfo> read_pem(const std::string& pem) {
   BIO* bio = BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()));
   X509* x = PEM_read_bio_X509(bio, nullptr, nullptr, nullptr);
   auto info = read_worker_certificate(x);
@@ -38,7 +38,7 @@ TEST(TlsAuthority, IssuedWorkerCertificatesAreRead) {
   ASSERT_TRUE(pem.ok()) << pem.error().text();
   const auto read = read_pem(*pem);
   ASSERT_TRUE(read.ok()) << read.error().text();
-  EXPECT_EQ(read->peer, "peer-7");
+  EXPECT_EQ(read->subject, "peer-7");
   EXPECT_EQ(read->job, "job-42");
   EXPECT_EQ(read->epoch, 3u);
   EXPECT_EQ(read->stage, 2);

@@ -1,4 +1,4 @@
-#include "net/identity/openssl.h"
+#include "net/certificate/openssl.h"
 
 #include <openssl/err.h>
 #include <openssl/pem.h>

@@ -1,10 +1,11 @@
+#include "net/certificate/certificate.h"
+
 #include <fmt/format.h>
 
 #include <charconv>
 #include <ctime>
 
-#include "net/identity/authority.h"
-#include "net/identity/openssl.h"
+#include "net/certificate/openssl.h"
 
 namespace weft::net {
 namespace {
@@ -46,7 +47,7 @@ bool read_unit(const std::string& unit, CertificateInfo& info) {
   return false;
 }
 
-std::string serial_hex(X509* certificate) {
+std::string serial_hex(const X509* certificate) {
   ssl::Number number(ASN1_INTEGER_to_BN(X509_get0_serialNumber(certificate), nullptr));
   if (!number) return {};
   char* hex = BN_bn2hex(number.get());
@@ -60,7 +61,11 @@ std::string serial_hex(X509* certificate) {
 
 Result<CertificateInfo> read_certificate(const std::string& pem) {
   WEFT_TRY(auto certificate, ssl::read_certificate_pem(pem, "the certificate"));
-  X509_NAME* name = X509_get_subject_name(certificate.get());
+  return read_certificate(certificate.get());
+}
+
+Result<CertificateInfo> read_certificate(const X509* certificate) {
+  X509_NAME* name = X509_get_subject_name(certificate);
   CertificateInfo info;
   WEFT_TRY(info.subject, single_entry(name, NID_commonName, "common name"));
   WEFT_TRY(info.kind, single_entry(name, NID_organizationName, "organisation"));
@@ -80,12 +85,23 @@ Result<CertificateInfo> read_certificate(const std::string& pem) {
                                                   "stage",
                                                   info.subject));
   }
-  info.serial_hex = serial_hex(certificate.get());
+  info.serial_hex = serial_hex(certificate);
   std::tm when{};
-  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &when) != 1) {
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &when) != 1) {
     return make_error(Code::kInvalid, "the certificate's end of validity is not readable");
   }
   info.not_after_ms = int64_t{timegm(&when)} * 1000;
+  return info;
+}
+
+Result<CertificateInfo> read_worker_certificate(const X509* certificate) {
+  auto info = read_certificate(certificate);
+  if (!info.ok()) return make_error(Code::kDenied, std::move(info).error().message);
+  if (info->kind != "worker") {
+    return make_error(Code::kDenied,
+                      fmt::format("the certificate of {} is of kind '{}', not 'worker'",
+                                  info->subject, info->kind));
+  }
   return info;
 }
 
