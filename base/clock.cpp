@@ -18,4 +18,8 @@ int64_t SystemClock::wall_ms() const {
   return count_ms<std::chrono::system_clock>();
 }
 
+double monotonic_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 }  // namespace weft

@@ -19,6 +19,9 @@ class SystemClock final : public Clock {
   int64_t wall_ms() const override;
 };
 
+// Seconds of the system's monotonic clock, for measuring how long something took. Any thread.
+double monotonic_seconds();
+
 // Stands still until told to move.
 class VirtualClock final : public Clock {
  public:

@@ -1,0 +1,15 @@
+// What a process does to itself: hardening, its memory, its end.
+#pragma once
+
+#include <cstdint>
+
+namespace weft::os {
+
+// No core dumps (they would hold weights and keys), no new privileges for anything executed.
+void harden_process();
+// Largest resident set so far.
+int64_t peak_resident_bytes();
+// Ends the process at once: no destructors, no exit handlers, nothing that could hang.
+[[noreturn]] void exit_now(int code);
+
+}  // namespace weft::os
