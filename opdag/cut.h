@@ -53,7 +53,8 @@ struct Stage {
   int32_t index = 0;
   std::vector<int32_t> nodes;  // indices into graph.nodes, ascending
   // Indices into graph.leaves, ascending: those its nodes read, buffers it updates, and leaves that
-  // are graph outputs it owns (the lowest stage that reads such a leaf, or else stage 0).
+  // are graph outputs it owns (the lowest stage that reads such a leaf, or else stage 0). Stage 0
+  // also has the parameters and persistent buffers that nothing reads or writes, under any name.
   std::vector<int32_t> leaves;
   std::vector<Edge> inputs;
   std::vector<Edge> outputs;

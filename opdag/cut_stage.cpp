@@ -75,15 +75,30 @@ std::vector<int32_t> leaves_of_stage(const Graph& graph, const Partition& partit
   for (const Output& output : graph.outputs) {
     if (output_stage(flow, partition, output.value) == index) needed.insert(output.value);
   }
-  std::set<std::string> updated;
+  std::set<std::string> updated, updated_anywhere;
   for (const BufferUpdate& update : graph.buffer_updates) {
+    updated_anywhere.insert(update.target);
     if (output_stage(flow, partition, update.value) == index) updated.insert(update.target);
   }
+  std::set<int32_t> read_groups;
+  for (const Leaf& leaf : graph.leaves) {
+    if (!flow.consumers[static_cast<size_t>(leaf.value)].empty()) {
+      read_groups.insert(leaf.tied_group);
+    }
+  }
+  const auto unread_state = [&](const Leaf& leaf) {
+    const bool state =
+        leaf.kind == LeafKind::kParameter || (leaf.kind == LeafKind::kBuffer && leaf.persistent);
+    return state && flow.consumers[static_cast<size_t>(leaf.value)].empty() &&
+           !updated_anywhere.contains(leaf.target) &&
+           (leaf.tied_group == kNone || !read_groups.contains(leaf.tied_group));
+  };
   std::vector<int32_t> leaves;
   for (size_t i = 0; i < graph.leaves.size(); ++i) {
     const Leaf& leaf = graph.leaves[i];
     const bool written = leaf.kind != LeafKind::kUserInput && updated.contains(leaf.target);
-    if (written || needed.contains(leaf.value)) leaves.push_back(static_cast<int32_t>(i));
+    const bool kept = index == 0 && unread_state(leaf);
+    if (written || kept || needed.contains(leaf.value)) leaves.push_back(static_cast<int32_t>(i));
   }
   return leaves;
 }

@@ -74,10 +74,16 @@ class Needed {
   std::set<ValueId> leaves_;
 };
 
-// Drops the nodes and leaves that outputs and buffer updates do not need. Parameters, buffers and
-// constants nobody reads go too, except other names of a tied weight that is read: exports and
-// checkpoints carry all of them.
-Status keep_needed(Graph& graph) {
+enum class Unread { kDrop, kKeepState };
+
+// What a state dict of the module holds.
+bool is_state(const Leaf& leaf) {
+  return leaf.kind == LeafKind::kParameter || (leaf.kind == LeafKind::kBuffer && leaf.persistent);
+}
+
+// Drops the nodes and leaves that outputs and buffer updates do not need, except other names of a
+// tied weight that is read: exports and checkpoints carry all of them.
+Status keep_needed(Graph& graph, Unread unread) {
   Needed needed(graph);
   for (const Output& output : graph.outputs) needed.want(output.value);
   for (const BufferUpdate& update : graph.buffer_updates) needed.want(update.value);
@@ -94,6 +100,7 @@ Status keep_needed(Graph& graph) {
   }
   std::erase_if(graph.leaves, [&](const Leaf& leaf) {
     return !needed.leaf(leaf.value) && !tied.contains(leaf.tied_group) &&
+           !(unread == Unread::kKeepState && is_state(leaf)) &&
            !(leaf.kind != LeafKind::kUserInput && updated.contains(leaf.target));
   });
   return validate_structure(graph);
@@ -163,8 +170,24 @@ Result<Graph> derive_eval(const Graph& graph) {
   }
   out.buffer_updates.clear();
   out.train_mode = false;
-  WEFT_TRY_STATUS(keep_needed(out));
+  WEFT_TRY_STATUS(keep_needed(out, Unread::kDrop));
   return out;
+}
+
+bool derived_from(const Graph& eval, const Graph& train) {
+  const auto same_node = [&](const Node& node) {
+    const int32_t position = train.node_index(node.id);
+    if (position == kNone) return false;
+    const Node& other = train.nodes[static_cast<size_t>(position)];
+    return other.op == node.op && other.outputs == node.outputs &&
+           inputs_of(other) == inputs_of(node);
+  };
+  const auto same_leaf = [&](const Leaf& leaf) {
+    const Leaf* other = at(leaf.value) < train.values.size() ? train.leaf_of(leaf.value) : nullptr;
+    return other != nullptr && other->kind == leaf.kind && other->target == leaf.target;
+  };
+  return std::all_of(eval.nodes.begin(), eval.nodes.end(), same_node) &&
+         std::all_of(eval.leaves.begin(), eval.leaves.end(), same_leaf);
 }
 
 Result<Graph> prune_to(const Graph& graph, const std::vector<std::string>& output_names) {
@@ -208,7 +231,7 @@ Result<Graph> prune_to(const Graph& graph, const std::vector<std::string>& outpu
   out.outputs = std::move(wanted);
   out.loss_output = loss;
   out.buffer_updates = std::move(updates);
-  WEFT_TRY_STATUS(keep_needed(out));
+  WEFT_TRY_STATUS(keep_needed(out, Unread::kKeepState));
   return out;
 }
 

@@ -10,17 +10,23 @@
 namespace weft::opdag {
 
 // The evaluation graph: train flags of dropout and batch norm off, dropout probability zero, no
-// buffer updates, outputs as before. Equals the module's .eval() exactly where modules differ by
-// nothing but that; a random operator without a train flag adds a warning.
+// buffer updates, no leaf nobody reads, outputs as before. Equals the module's .eval() exactly
+// where modules differ by nothing but that; a random operator without a train flag adds a warning.
 Result<Graph> derive_eval(const Graph& graph);
+
+// Whether an evaluation graph is made of the training graph's own nodes (derive_eval), so that each
+// node runs where the training node of its id runs. False for a separately exported model, whose
+// ids are its own even where they are equal by chance.
+bool derived_from(const Graph& eval, const Graph& train);
 
 // Every float32 value, constant and dtype argument becomes float64 (leaves keep stored_dtype; the
 // loader converts). How equality is proven.
 Result<Graph> promote_f64(const Graph& graph);
 
 // Keeps what the named outputs need (nodes, leaves). Buffer updates are kept, too, unless they need
-// a user input that no output needs. names empty: keep only the loss output. Unknown name:
-// kNotFound listing the outputs there are.
+// a user input that no output needs; so are parameters and persistent buffers that nothing reads
+// any more: a checkpoint of the module holds them, and a strict load_state_dict asks for them.
+// names empty: keep only the loss output. Unknown name: kNotFound listing the outputs there are.
 Result<Graph> prune_to(const Graph& graph, const std::vector<std::string>& output_names);
 
 enum class LossKind { kCrossEntropy, kMse };

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "opdag/cut.h"
 #include "tests/support/graph_builder.h"
 
 namespace weft::opdag {
@@ -68,7 +69,7 @@ TEST(PruneTo, KeepsWhatOutputsNeed) {
   const auto loss = prune_to(*graph, {});
   ASSERT_TRUE(loss.ok());
   EXPECT_EQ(loss->find_leaf("y"), nullptr);
-  EXPECT_EQ(loss->find_leaf("v"), nullptr);
+  EXPECT_TRUE(loss->value(loss->find_leaf("v")->value).consumers.empty());  // still in checkpoints
   EXPECT_THAT(loss->nodes, SizeIs(4));
   EXPECT_EQ(loss->loss_output, 0);
   EXPECT_THAT(loss->buffer_updates, SizeIs(1));
@@ -79,6 +80,64 @@ TEST(PruneTo, KeepsWhatOutputsNeed) {
   EXPECT_EQ(other->find_leaf("x"), nullptr);
   EXPECT_EQ(other->nodes[0].id, 2);
   EXPECT_THAT(prune_to(*graph, {"three"}).error().text(), HasSubstr("two, loss"));
+}
+
+// A strict load_state_dict asks for heads and counters that nobody reads.
+TEST(PruneTo, KeepsUnreadStateInStageZero) {
+  GraphBuilder b;
+  const ValueId x = b.input("x", {4, 8});
+  const ValueId unused_head = b.parameter("aux.weight", {8, 8});
+  const ValueId shared = b.parameter("shared", {8, 8});
+  b.tied_parameter("shared.alias", shared);
+  b.buffer("seen", {}, DType::kInt64);
+  b.graph.leaves.back().persistent = true;
+  b.buffer("scratch", {8});
+  b.graph.leaves.back().persistent = false;
+  b.constant("table", {8});
+  const ValueId h = b.tanh(b.linear(x, "w0", 8));
+  b.output("aux", b.linear(h, unused_head));
+  b.loss(b.mean(b.linear(h, shared)));
+  const auto graph = b.build();
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  const auto loss = prune_to(*graph, {});
+  ASSERT_TRUE(loss.ok()) << loss.error().text();
+  for (const char* kept : {"aux.weight", "seen", "shared", "shared.alias", "w0"}) {
+    EXPECT_NE(loss->find_leaf(kept), nullptr) << kept;
+  }
+  EXPECT_EQ(loss->find_leaf("scratch"), nullptr);
+  EXPECT_EQ(loss->find_leaf("table"), nullptr);
+  const auto eval = derive_eval(*loss);
+  ASSERT_TRUE(eval.ok());
+  EXPECT_EQ(eval->find_leaf("aux.weight"), nullptr);
+
+  Partition cut;
+  cut.stages = 2;
+  cut.stage_of = {0, 0, 1, 1};
+  std::vector<std::vector<std::string>> names;
+  for (int32_t index : {0, 1}) {
+    const auto stage = extract_stage(*loss, cut, index);
+    ASSERT_TRUE(stage.ok()) << stage.error().text();
+    names.emplace_back();
+    for (int32_t leaf : stage->leaves) {
+      names.back().push_back(loss->leaves[static_cast<size_t>(leaf)].target);
+    }
+  }
+  // The alias follows the weight it is: no bytes of it in stage 0.
+  EXPECT_THAT(names[0], ::testing::UnorderedElementsAre("x", "aux.weight", "seen", "w0"));
+  EXPECT_THAT(names[1], ::testing::UnorderedElementsAre("shared"));
+}
+
+TEST(DerivedFrom, EqualNumbersAreNotEnough) {
+  const auto train = testing::tied_skip_graph();
+  const auto eval = derive_eval(*train);
+  EXPECT_TRUE(derived_from(*eval, *train));
+  Graph other = *eval;
+  other.nodes[1].op = "aten::relu";
+  EXPECT_FALSE(derived_from(other, *train));
+  Graph renamed = *eval;
+  renamed.leaves[0].target = "another";
+  EXPECT_FALSE(derived_from(renamed, *train));
+  EXPECT_FALSE(derived_from(*testing::chain_graph(9), *train));
 }
 
 TEST(PruneTo, RandomGraphsStayValid) {
