@@ -75,18 +75,6 @@ Status check_origin(const os::Path& path, const job::Safetensors& content, const
   return {};
 }
 
-// The step in a shard's file name, if it is a shard of that stage.
-std::optional<int64_t> step_of_name(std::string_view name, int32_t stage) {
-  const std::string ending = fmt::format("-{}{}", stage, kSuffix);
-  if (!name.starts_with(kPrefix) || !name.ends_with(ending)) return std::nullopt;
-  name.remove_prefix(kPrefix.size());
-  name.remove_suffix(std::min(name.size(), ending.size()));
-  int64_t step = 0;
-  const auto [end, code] = std::from_chars(name.data(), name.data() + name.size(), step);
-  if (code != std::errc() || end != name.data() + name.size()) return std::nullopt;
-  return step;
-}
-
 }  // namespace
 
 std::string shard_name(const ShardInfo& info) {
@@ -137,25 +125,6 @@ Result<std::map<std::string, at::Tensor>> read_shards(const std::vector<os::Path
     }
   }
   return result;
-}
-
-Status prune_shards(const os::Path& dir, int32_t stage, int64_t keep) {
-  std::error_code code;
-  std::vector<std::pair<int64_t, os::Path>> shards;
-  for (std::filesystem::directory_iterator it(dir, code), end; !code && it != end;
-       it.increment(code)) {
-    if (const auto step = step_of_name(it->path().filename().string(), stage)) {
-      shards.emplace_back(*step, it->path());
-    }
-  }
-  if (code) {
-    return make_error(Code::kIo, fmt::format("listing {}: {}", dir.string(), code.message()));
-  }
-  std::sort(shards.rbegin(), shards.rend());
-  for (size_t i = static_cast<size_t>(std::max<int64_t>(keep, 1)); i < shards.size(); ++i) {
-    WEFT_TRY_STATUS(os::remove_all(shards[i].second));
-  }
-  return {};
 }
 
 }  // namespace weft::executor

@@ -36,7 +36,4 @@ Result<std::map<std::string, at::Tensor>> read_tensors(const os::Path& path);
 Result<std::map<std::string, at::Tensor>> read_shards(const std::vector<os::Path>& paths,
                                                       const std::string& job, int64_t step);
 
-// Removes shards of the stage in dir except those of the `keep` latest steps.
-Status prune_shards(const os::Path& dir, int32_t stage, int64_t keep);
-
 }  // namespace weft::executor

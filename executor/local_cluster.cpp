@@ -6,28 +6,9 @@
 #include <numeric>
 #include <optional>
 
-#include "net/link_plan.h"
+#include "executor/worker_links.h"
 
 namespace weft::executor {
-namespace {
-
-Result<std::vector<net::EdgeLink>> edge_links(const opdag::Graph& graph,
-                                              const RuntimeOptions& runtime) {
-  WEFT_TRY(const opdag::StageGraph stages, opdag::stage_graph(graph, runtime.plan.partition));
-  const auto schedule =
-      job::make_schedule(stages, {runtime.plan.schedule, runtime.micro_batches, runtime.plan.gap});
-  const auto credits = job::credits_for(stages, schedule);
-  std::vector<net::EdgeLink> links;
-  for (const opdag::Edge& edge : stages.edges) {
-    const auto& credit = credits[static_cast<size_t>(edge.id)];
-    links.push_back(
-        {static_cast<uint32_t>(edge.id), edge.from, edge.to, credit.activation, credit.gradient});
-  }
-  return links;
-}
-
-}  // namespace
-
 LocalCluster::LocalCluster(const ClusterOptions& options, int32_t stages)
     : options_(options), network_(stages, options.network), rng_(options.seed) {
   for (int32_t i = 0; i < stages; ++i) meters_.push_back(std::make_shared<MemoryMeter>());
@@ -40,7 +21,8 @@ Result<std::unique_ptr<LocalCluster>> LocalCluster::make(const opdag::Graph& gra
   const int32_t stages = options.runtime.plan.partition.stages;
   std::unique_ptr<LocalCluster> cluster(new LocalCluster(options, stages));
   if (options.limit_credits) {
-    WEFT_TRY(const auto links, edge_links(graph, options.runtime));
+    WEFT_TRY(const auto links,
+             edge_links(graph, eval_graph, options.runtime.plan, options.runtime.micro_batches));
     cluster->network_.set_credits(links);
   }
   for (int32_t stage = 0; stage < stages; ++stage) {

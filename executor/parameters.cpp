@@ -26,10 +26,12 @@ std::vector<Parameter> find_parameters(const opdag::Graph& graph, const opdag::P
     }
     Parameter& parameter = found[index];
     parameter.leaves.push_back(static_cast<int32_t>(i));
-    const bool trainable =
-        leaf.trainable && dtype_can_have_gradient(graph.value(leaf.value).meta.dtype);
+    const std::vector<int32_t> readers = consumer_positions(graph, leaf.value);
+    // What nothing reads gets no gradient; it is only kept for checkpoints.
+    const bool trainable = leaf.trainable && !readers.empty() &&
+                           dtype_can_have_gradient(graph.value(leaf.value).meta.dtype);
     parameter.trainable = parameter.trainable || trainable;
-    for (int32_t position : consumer_positions(graph, leaf.value)) {
+    for (int32_t position : readers) {
       const int32_t where = partition.stage_of[static_cast<size_t>(position)];
       parameter.stages.push_back(where);
       if (trainable) {
@@ -44,6 +46,7 @@ std::vector<Parameter> find_parameters(const opdag::Graph& graph, const opdag::P
   std::vector<Parameter> result;
   for (auto& [index, parameter] : found) {
     auto& stages = parameter.stages;
+    if (stages.empty()) stages.push_back(0);  // as opdag::extract_stage
     std::sort(stages.begin(), stages.end());
     stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
     if (!std::binary_search(stages.begin(), stages.end(), stage)) continue;

@@ -1,7 +1,8 @@
 // The trainable weights a stage holds, and who owns each. A weight is one or several parameter
 // leaves with the same bytes (tied). Every (leaf, consumer node) pair is a use with a gradient sum
 // of its own; the weight's gradient is the fold of its uses in ascending node order, over all
-// stages, made by the owner: the lowest stage with a use. So the sum has one order under any cut.
+// stages, made by the owner: the lowest stage with a use (stage 0 where nothing uses it). So the
+// sum has one order under any cut.
 #pragma once
 
 #include <cstdint>

@@ -62,36 +62,22 @@ Status RuntimeImpl::build(const WeightSource& weights) {
     if (!options_.keep_gradients) WEFT_TRY_STATUS(make_optimizer());
   }
   if (!eval_graph_.nodes.empty()) {
-    WEFT_TRY(const EvalPartition eval, eval_partition(graph_, partition, eval_graph_));
-    const auto& map = eval.train_stage;
-    const auto mine = std::find(map.begin(), map.end(), options_.stage);
-    if (mine != map.end()) {
+    WEFT_TRY(const auto eval, opdag::eval_partition(graph_, partition, eval_graph_));
+    eval_.stage = eval.stage_of(options_.stage);
+    if (eval_.stage != opdag::kNone) {
       eval_.train = false;
-      eval_.stage = static_cast<int32_t>(mine - map.begin());
       WEFT_TRY_STATUS(build_program(eval_graph_, eval.partition, eval_, weights));
-      for (auto& [id, edge] : eval_.incoming) edge.from = map[static_cast<size_t>(edge.edge.from)];
-      for (auto& [id, edge] : eval_.outgoing) edge.to = map[static_cast<size_t>(edge.edge.to)];
-      WEFT_TRY_STATUS(bind_wire_numbers(eval_));
+      for (auto& [id, edge] : eval_.incoming) {
+        const auto& link = eval.links[static_cast<size_t>(id)];
+        edge.wire = link.wire;
+        edge.from = link.from;
+      }
+      for (auto& [id, edge] : eval_.outgoing) {
+        const auto& link = eval.links[static_cast<size_t>(id)];
+        edge.wire = link.wire;
+        edge.to = link.to;
+      }
     }
-  }
-  return {};
-}
-
-// An evaluation edge travels under the number of the training edge that carries the same value
-// between the same stages, so that the data plane knows it; others keep their own numbers.
-Status RuntimeImpl::bind_wire_numbers(StageProgram& eval) {
-  WEFT_TRY(const opdag::StageGraph train, opdag::stage_graph(graph_, options_.plan.partition));
-  const auto wire = [&train](const opdag::Edge& edge, int32_t from, int32_t to) {
-    for (const opdag::Edge& known : train.edges) {
-      if (known.value == edge.value && known.from == from && known.to == to) return known.id;
-    }
-    return edge.id;
-  };
-  for (auto& [id, edge] : eval.incoming) {
-    edge.wire = static_cast<uint32_t>(wire(edge.edge, edge.from, options_.stage));
-  }
-  for (auto& [id, edge] : eval.outgoing) {
-    edge.wire = static_cast<uint32_t>(wire(edge.edge, options_.stage, edge.to));
   }
   return {};
 }

@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "executor/eval_partition.h"
 #include "executor/message_tensor.h"
 #include "executor/optimizer.h"
 #include "executor/parameters.h"
 #include "executor/program.h"
 #include "executor/stage_runtime.h"
+#include "opdag/cut_eval.h"
 
 namespace weft::executor {
 
@@ -117,7 +117,6 @@ class RuntimeImpl final : public StageRuntime {
   void bind_outgoing(const opdag::Graph& graph, const opdag::Partition& partition,
                      const opdag::Stage& stage, StageProgram& target, ProgramSpec& spec);
   void bind_outputs(const opdag::Graph& graph, const opdag::Stage& stage, StageProgram& target);
-  Status bind_wire_numbers(StageProgram& eval);
   size_t keep_output(StageProgram& target, opdag::ValueId value);
   const Parameter* find_parameter(const std::string& target) const;
   Result<size_t> hold(const opdag::Graph& graph, const opdag::Leaf& leaf,

@@ -160,6 +160,13 @@ Result<bool> RuntimeImpl::collect_norms() {
     auto& norms = norms_received_[stage];
     const auto* data = table->const_data_ptr<double>();
     for (int64_t i = 0; i < message->sizes[0]; ++i, data += 2) {
+      // A double outside the range of int32_t has no conversion.
+      const bool known = data[0] >= 0 && data[0] < static_cast<double>(graph_.leaves.size()) &&
+                         data[0] == std::floor(data[0]);
+      if (!known) {
+        return make_error(Code::kCorrupt, fmt::format("{}: norm of an unknown weight {}",
+                                                      message->key.text(), data[0]));
+      }
       norms.emplace_back(static_cast<int32_t>(data[0]), data[1]);
     }
   }

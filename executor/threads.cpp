@@ -5,6 +5,8 @@
 #include <chrono>
 
 #include "base/log.h"
+#include "base/os/own_process.h"
+#include "base/os/signals.h"
 
 namespace weft::executor {
 namespace {
@@ -49,6 +51,11 @@ Result<DaemonLine> WorkerControl::next_line() {
   }
   lock.unlock();
   return stop_error();
+}
+
+bool WorkerControl::wait_stopped(double limit) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, seconds(limit), [this] { return cause_ != StopCause::kNone; });
 }
 
 StopCause WorkerControl::stop_cause() const {
@@ -102,7 +109,7 @@ int exit_code_of(StopCause cause) {
   return cause == StopCause::kOrdered ? 0 : 1;
 }
 
-StdinThread::StdinThread(WorkerControl& control, LineReader& reader,
+StdinThread::StdinThread(WorkerControl& control, os::LineReader& reader,
                          std::function<void(int)> hard_exit)
     : control_(control),
       reader_(reader),
@@ -116,7 +123,7 @@ StdinThread::~StdinThread() {
 }
 
 void StdinThread::run() {
-  name_this_thread("weft-stdin");
+  os::name_thread("weft-stdin");
   while (!control_.stopped()) {
     auto line = reader_.next(kMaxLineBytes, &wake_);
     if (!line.ok()) {
@@ -153,13 +160,13 @@ AliveThread::~AliveThread() {
 }
 
 void AliveThread::run(double period_seconds) {
-  name_this_thread("weft-alive");
+  os::name_thread("weft-alive");
   std::unique_lock lock(mutex_);
   while (!ending_.wait_for(lock, seconds(period_seconds), [this] { return end_; })) {
     job::WorkerEvent event;
     event.kind = job::WorkerEventKind::kAlive;
     event.seconds = control_.seconds_since_moved();
-    event.peak_memory_bytes = peak_resident_bytes();
+    event.peak_memory_bytes = os::peak_resident_bytes();
     events_(event);
   }
 }

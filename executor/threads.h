@@ -11,8 +11,9 @@
 #include <mutex>
 #include <thread>
 
+#include "base/clock.h"
+#include "base/os/line_pipe.h"
 #include "executor/worker_lines.h"
-#include "executor/worker_os.h"
 #include "net/endpoint.h"
 
 namespace weft::executor {
@@ -30,6 +31,9 @@ class WorkerControl {
 
   // Compute thread: blocks for the next connect or start line; kCancelled once stopped.
   Result<DaemonLine> next_line();
+
+  // Compute thread: true once stopped, at the latest after the time given.
+  bool wait_stopped(double seconds);
 
   StopCause stop_cause() const;
   bool stopped() const { return stop_cause() != StopCause::kNone; }
@@ -62,15 +66,15 @@ int exit_code_of(StopCause cause);
 class StdinThread {
  public:
   static constexpr double kStopGraceSeconds = 2;
-  StdinThread(WorkerControl& control, LineReader& reader, std::function<void(int)> hard_exit);
+  StdinThread(WorkerControl& control, os::LineReader& reader, std::function<void(int)> hard_exit);
   ~StdinThread();
 
  private:
   void run();
   WorkerControl& control_;
-  LineReader& reader_;
+  os::LineReader& reader_;
   std::function<void(int)> hard_exit_;
-  WakePipe wake_;
+  os::WakePipe wake_;
   std::thread thread_;
 };
 

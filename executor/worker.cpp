@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/os/own_process.h"
 #include "executor/convert.h"
 #include "executor/worker_goodbye.h"
 #include "executor/worker_loop.h"
@@ -75,33 +76,48 @@ class Assignment {
   Status run() {
     WEFT_TRY_STATUS(configure_torch(spec_.threads));
     WEFT_TRY(StageFiles files, load_stage_files(spec_));
-    const WorkerLinks links = files.links;
-    const BatchShape batch = files.batch;
-    WEFT_TRY(const auto endpoint, net::TlsEndpoint::listen(endpoint_options(spec_, links)));
+    WEFT_TRY(const auto endpoint, net::TlsEndpoint::listen(endpoint_options(spec_, files.links)));
     const EndpointScope scope(control_, endpoint.get());
     report(job::WorkerEventKind::kListening, endpoint->port());
+    Status status = run_linked(std::move(files), *endpoint);
+    // The goodbye names the cause, so that neighbours fail at once and with it.
+    if (!status) endpoint->set_leave_reason(status.error().message);
+    return status;
+  }
 
+ private:
+  // As run, with the endpoint listening; exceptions become errors while it is still there.
+  Status run_linked(StageFiles files, net::TlsEndpoint& endpoint) {
+    try {
+      return run_with(std::move(files), endpoint);
+    } catch (const std::exception& error) {
+      return make_error(Code::kInternal, exception_text(error));
+    }
+  }
+
+  Status run_with(StageFiles files, net::TlsEndpoint& endpoint) {
+    const WorkerLinks links = files.links;
+    const BatchShape batch = files.batch;
     WEFT_TRY(const DaemonLine connect,
              expect_line(control_, DaemonLine::Kind::kConnect, "connect"));
     WEFT_TRY(const auto neighbours, neighbours_of(links, spec_.plan, connect.stages));
     if (!neighbours.empty()) {
       WEFT_TRY_STATUS(
-          endpoint->connect(neighbours, std::max(kConnectTimeoutMs, spec_.link_timeout_ms)));
+          endpoint.connect(neighbours, std::max(kConnectTimeoutMs, spec_.link_timeout_ms)));
     }
     control_.moved();
-    WEFT_TRY(LoadedStage stage, load_stage(std::move(files), spec_, *endpoint));
-    report(job::WorkerEventKind::kReady, endpoint->port());
+    WEFT_TRY(LoadedStage stage, load_stage(std::move(files), spec_, endpoint));
+    report(job::WorkerEventKind::kReady, endpoint.port());
     WEFT_TRY_STATUS(expect_line(control_, DaemonLine::Kind::kStart, "start"));
-    return train(stage, batch, links.loss_stage, *endpoint);
+    return train(stage, batch, links.loss_stage, endpoint);
   }
 
- private:
   void report(job::WorkerEventKind kind, uint16_t port) {
     job::WorkerEvent event;
     event.kind = kind;
     event.step = spec_.resume.step;
     event.port = port;
-    event.peak_memory_bytes = peak_resident_bytes();
+    event.peak_memory_bytes = os::peak_resident_bytes();
     events_(event);
   }
 

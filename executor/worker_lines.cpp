@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "executor/worker_os.h"
+#include "base/os/line_pipe.h"
 
 namespace weft::executor {
 namespace {
@@ -57,7 +57,7 @@ void EventWriter::write(const job::WorkerEvent& event) {
       "\n";
   const std::lock_guard lock(mutex_);
   // A reader that is gone also closed our standard input, and that ends the worker.
-  write_fully(fd_, line);
+  os::write_fully(fd_, line);
 }
 
 job::WorkerEvent failure_event(const Error& error, int64_t step) {

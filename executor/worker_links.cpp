@@ -5,11 +5,35 @@
 #include <algorithm>
 #include <set>
 
-#include "executor/eval_partition.h"
 #include "job/schedule.h"
-#include "opdag/cut.h"
+#include "opdag/cut_eval.h"
 
 namespace weft::executor {
+
+Result<std::vector<net::EdgeLink>> edge_links(const opdag::Graph& graph,
+                                              const opdag::Graph& eval_graph, const job::Plan& plan,
+                                              int32_t micro_batches) {
+  WEFT_TRY(const opdag::StageGraph stages, opdag::stage_graph(graph, plan.partition));
+  const job::PipelineSchedule kind =
+      plan.schedule == job::PipelineSchedule::kAuto ? job::PipelineSchedule::k1F1B : plan.schedule;
+  const auto schedule = job::make_schedule(stages, {kind, micro_batches, plan.gap});
+  const auto credits = job::credits_for(stages, schedule);
+  std::vector<net::EdgeLink> links;
+  for (const opdag::Edge& edge : stages.edges) {
+    const job::EdgeCredits& credit = credits.at(static_cast<size_t>(edge.id));
+    links.push_back(
+        {static_cast<uint32_t>(edge.id), edge.from, edge.to, credit.activation, credit.gradient});
+  }
+  WEFT_TRY(const auto eval, opdag::eval_partition(graph, plan.partition, eval_graph));
+  const auto eval_credits =
+      job::credits_for(eval.stages, job::make_eval_schedule(eval.stages, micro_batches));
+  for (size_t i = 0; i < eval.links.size(); ++i) {
+    const auto& link = eval.links[i];
+    if (link.trained) continue;
+    links.push_back({link.wire, link.from, link.to, std::max(eval_credits[i].activation, 1), 1});
+  }
+  return links;
+}
 
 Result<WorkerLinks> plan_links(const opdag::Graph& graph, const opdag::Graph& eval_graph,
                                const job::Plan& plan, int32_t stage, int32_t micro_batches) {
@@ -18,28 +42,16 @@ Result<WorkerLinks> plan_links(const opdag::Graph& graph, const opdag::Graph& ev
                       fmt::format("stage {} of a plan of {} stages", stage, plan.partition.stages));
   }
   WEFT_TRY(const opdag::StageGraph stages, opdag::stage_graph(graph, plan.partition));
-  const job::PipelineSchedule kind =
-      plan.schedule == job::PipelineSchedule::kAuto ? job::PipelineSchedule::k1F1B : plan.schedule;
-  const auto schedule = job::make_schedule(stages, {kind, micro_batches, plan.gap});
-  const auto credits = job::credits_for(stages, schedule);
-
   WorkerLinks links;
   links.loss_stage = stages.loss_stage;
   std::set<int32_t> by_edge;
-  for (const opdag::Edge& edge : stages.edges) {
+  WEFT_TRY(const auto all_edges, edge_links(graph, eval_graph, plan, micro_batches));
+  for (const net::EdgeLink& edge : all_edges) {
     if (edge.from != stage && edge.to != stage) continue;
-    const job::EdgeCredits& credit = credits.at(static_cast<size_t>(edge.id));
-    links.edges.push_back(
-        {static_cast<uint32_t>(edge.id), edge.from, edge.to, credit.activation, credit.gradient});
+    links.edges.push_back(edge);
     by_edge.insert(edge.from == stage ? edge.to : edge.from);
   }
   std::set<int32_t> control;
-  WEFT_TRY(const EvalPartition eval, eval_partition(graph, plan.partition, eval_graph));
-  WEFT_TRY(const opdag::StageGraph eval_stages, opdag::stage_graph(eval_graph, eval.partition));
-  for (const opdag::Edge& edge : eval_stages.edges) {
-    if (edge.from == stage) control.insert(edge.to);
-    if (edge.to == stage) control.insert(edge.from);
-  }
   // Everyone speaks with the loss stage: norms, the clipping factor, the end of the job.
   if (stage == stages.loss_stage) {
     for (int32_t other = 0; other < stages.stages; ++other) control.insert(other);

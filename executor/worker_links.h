@@ -12,14 +12,19 @@
 namespace weft::executor {
 
 struct WorkerLinks {
-  std::vector<net::EdgeLink> edges;         // of training, that start or end at this stage
+  std::vector<net::EdgeLink> edges;         // of training and evaluation, that start or end here
   std::vector<int32_t> control_neighbours;  // linked without an edge: the loss stage, tied groups
   std::vector<int32_t> neighbours;          // all linked stages, ascending
   int32_t loss_stage = 0;
 };
 
-// graph: the training graph; eval_graph may be another model with edges of its own. Credits follow
-// from the schedule of the plan over `micro_batches`.
+// Every edge of training, then the edges only evaluation has, with credits that follow from the
+// schedules of the plan over `micro_batches`.
+Result<std::vector<net::EdgeLink>> edge_links(const opdag::Graph& graph,
+                                              const opdag::Graph& eval_graph, const job::Plan& plan,
+                                              int32_t micro_batches);
+
+// graph: the training graph; eval_graph may be another model with edges of its own.
 Result<WorkerLinks> plan_links(const opdag::Graph& graph, const opdag::Graph& eval_graph,
                                const job::Plan& plan, int32_t stage, int32_t micro_batches);
 

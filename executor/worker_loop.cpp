@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/os/own_process.h"
 #include "executor/checkpoint.h"
 #include "executor/convert.h"
 
@@ -27,7 +30,7 @@ int64_t peak_memory_bytes(const std::string& device) {
       log_debug("no memory statistics of {}: {}", device, exception_text(error));
     }
   }
-  return peak_resident_bytes();
+  return os::peak_resident_bytes();
 }
 
 Boundary boundary_at(const job::TrainSpec& train, int64_t done, bool evaluates) {
@@ -109,15 +112,31 @@ Status TrainingLoop::evaluate() {
   return {};
 }
 
+// The daemon deletes a shard once it is stored off this machine. A slow uplink holds training back
+// rather than fill the disk.
+Status TrainingLoop::await_uploads() {
+  bool said = false;
+  for (;;) {
+    std::erase_if(stored_, [](const os::Path& path) {
+      std::error_code code;
+      return !std::filesystem::exists(path, code) && !code;
+    });
+    if (stored_.size() < kMaxStoredShards) return {};
+    if (!said) log_info("{} checkpoints are not uploaded yet: training waits", stored_.size());
+    said = true;
+    if (control_.wait_stopped(options_.poll_ms / 1000.0)) return control_.stop_error();
+    control_.moved();
+  }
+}
+
 Status TrainingLoop::checkpoint() {
   const job::WorkerSpec& spec = options_.spec;
+  WEFT_TRY_STATUS(await_uploads());
   const ShardInfo info{spec.job, spec.plan.epoch, spec.stage, done_};
   const os::Path path = os::Path(spec.work_dir) / shard_name(info);
   WEFT_TRY_STATUS(write_shard(path, runtime_.state(), info));
   control_.moved();
-  // The daemon copies shards away as they are reported; older ones only fill the disk.
-  const int64_t keep = std::max<int64_t>(2, spec.spec.train.checkpoint_keep);
-  WEFT_TRY_STATUS(prune_shards(spec.work_dir, spec.stage, keep));
+  stored_.push_back(path);
   shard_path_ = path.string();
   job::WorkerEvent event;
   event.kind = job::WorkerEventKind::kCheckpoint;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 
+#include "base/os/file.h"
 #include "executor/feed_job.h"
 #include "executor/stage_runtime.h"
 #include "executor/threads.h"
@@ -27,11 +28,15 @@ struct LoopOptions {
   BatchShape batch;
   int32_t eval_micro_batches = 0;  // 0: no evaluation
   bool loss_stage = false;
+  int32_t poll_ms = 100;   // between looks at shards that are being uploaded
   int32_t wait_ms = 1000;  // longest single wait; what it waits for may take longer
 };
 
 class TrainingLoop {
  public:
+  // Shards of this stage that may wait for their upload when the next is written.
+  static constexpr size_t kMaxStoredShards = 2;
+
   TrainingLoop(LoopOptions options, StageRuntime& runtime, net::Endpoint& endpoint,
                WorkerControl& control, EventSink events);
 
@@ -44,6 +49,7 @@ class TrainingLoop {
   Status at_boundary();
   Status evaluate();
   Status checkpoint();
+  Status await_uploads();
   Status drive();  // the pass begun last, to its end
   void report_step(double seconds);
 
@@ -54,6 +60,7 @@ class TrainingLoop {
   EventSink events_;
   int64_t done_ = 0;
   std::string shard_path_;
+  std::vector<os::Path> stored_;  // shards written here and, as last seen, not uploaded yet
   std::map<uint32_t, int64_t> sent_bytes_;  // as of the last report
 };
 

@@ -10,6 +10,8 @@
 
 #include "base/log.h"
 #include "base/os/file.h"
+#include "base/os/line_pipe.h"
+#include "base/os/own_process.h"
 #include "base/version.h"
 #include "executor/check.h"
 #include "executor/prepare.h"
@@ -32,7 +34,7 @@ int usage(const std::string& problem) {
   return kExitUsage;
 }
 
-Result<job::WorkerSpec> read_spec(const std::string& path, LineReader& input) {
+Result<job::WorkerSpec> read_spec(const std::string& path, os::LineReader& input) {
   Result<std::string> text =
       path.empty() ? input.next(kMaxSpecBytes) : os::read_file(path, kMaxSpecBytes);
   if (!text) return std::move(text).error().within("reading the assignment");
@@ -56,7 +58,7 @@ int run_command(int argc, char** argv) {
   }
   EventWriter writer(1);
   const EventSink events = [&writer](const job::WorkerEvent& event) { writer.write(event); };
-  LineReader input(0);
+  os::LineReader input(0);
   auto spec = read_spec(path, input);
   if (!spec) {
     log_error("{}", spec.error().text());
@@ -66,7 +68,7 @@ int run_command(int argc, char** argv) {
   WorkerControl control;
   int code = kExitFailed;
   {
-    const StdinThread reader(control, input, exit_now);
+    const StdinThread reader(control, input, os::exit_now);
     const AliveThread alive(control, events);
     code = run_worker(*spec, control, events);
   }
@@ -75,7 +77,7 @@ int run_command(int argc, char** argv) {
 
 int main_command(int argc, char** argv) {
   log_init("weft-worker", LogLevel::kInfo, false);
-  harden_process();
+  os::harden_process();
   // A reader that went away is an error of write, not a signal.
   std::signal(SIGPIPE, SIG_IGN);
   if (argc < 2) return usage("a command is missing");
@@ -101,5 +103,5 @@ int main(int argc, char** argv) {
   const int code = weft::executor::main_command(argc, argv);
   std::fflush(nullptr);
   // libtorch's and CUDA's static destructors may hang; nothing is left that needs them.
-  weft::executor::exit_now(code);
+  weft::os::exit_now(code);
 }

@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/os/file.h"
 #include "executor/checkpoint.h"
-#include "executor/eval_partition.h"
+#include "opdag/cut_eval.h"
 #include "opdag/derive.h"
 #include "opdag/text.h"
 
@@ -35,40 +36,57 @@ Status add_inputs(const opdag::Graph& graph, const opdag::Partition& partition, 
   return {};
 }
 
-// Every weight of the model must be in the file, under one name of its tied group at least.
-Status check_init_complete(const opdag::Graph& graph,
-                           const std::map<std::string, at::Tensor>& tensors,
-                           const std::string& path) {
+using Tensors = std::map<std::string, at::Tensor>;
+
+// Of the leaves given, every parameter and persistent buffer must be among the tensors, under one
+// name of its tied group at least. The missing one, or nothing.
+const opdag::Leaf* missing_state(const opdag::Graph& graph, const std::vector<int32_t>& leaves,
+                                 const Tensors& tensors) {
   std::set<int32_t> tied_present;
   for (const opdag::Leaf& leaf : graph.leaves) {
     if (leaf.tied_group != opdag::kNone && tensors.contains(leaf.target)) {
       tied_present.insert(leaf.tied_group);
     }
   }
-  for (const opdag::Leaf& leaf : graph.leaves) {
+  for (const int32_t index : leaves) {
+    const opdag::Leaf& leaf = graph.leaves[static_cast<size_t>(index)];
     const bool stored = leaf.kind == opdag::LeafKind::kParameter ||
                         (leaf.kind == opdag::LeafKind::kBuffer && leaf.persistent);
     if (!stored || tensors.contains(leaf.target) || tied_present.contains(leaf.tied_group))
       continue;
-    return make_error(Code::kInvalid,
-                      fmt::format("the init file {} has no tensor {}", path, leaf.target),
-                      "save the model's whole state dict, with its original names");
+    return &leaf;
   }
-  return {};
+  return nullptr;
+}
+
+// The shards given are those with something this stage needs, of any number of stages.
+Status resume(StageRuntime& runtime, const opdag::Graph& graph, const job::WorkerSpec& spec) {
+  std::vector<os::Path> paths;
+  for (const job::BlobRef& shard : spec.resume.shards) paths.emplace_back(shard.path);
+  WEFT_TRY(const Tensors state, read_shards(paths, spec.job, spec.resume.step));
+  WEFT_TRY(const auto stage, opdag::extract_stage(graph, spec.plan.partition, spec.stage));
+  if (const opdag::Leaf* leaf = missing_state(graph, stage.leaves, state)) {
+    return make_error(
+        Code::kInvalid,
+        fmt::format("the {} shards of step {} have no tensor {}, which stage {} needs",
+                    paths.size(), spec.resume.step, leaf->target, spec.stage),
+        "resume from another checkpoint");
+  }
+  return runtime.load_state(state);
 }
 
 Status load_start(StageRuntime& runtime, const opdag::Graph& graph, const job::WorkerSpec& spec) {
-  if (spec.resume.step > 0) {
-    std::vector<os::Path> paths;
-    for (const job::BlobRef& shard : spec.resume.shards) paths.emplace_back(shard.path);
-    WEFT_TRY(const auto state, read_shards(paths, spec.job, spec.resume.step));
-    WEFT_TRY_STATUS(check_init_complete(graph, state,
-                                        fmt::format("(checkpoint of step {})", spec.resume.step)));
-    return runtime.load_state(state);
-  }
+  if (spec.resume.step > 0) return resume(runtime, graph, spec);
   if (spec.init.sha256.empty() && spec.init.path.empty()) return {};
   WEFT_TRY(const auto state, read_tensors(spec.init.path));
-  WEFT_TRY_STATUS(check_init_complete(graph, state, spec.init.path));
+  std::vector<int32_t> all(graph.leaves.size());
+  std::iota(all.begin(), all.end(), 0);
+  if (const opdag::Leaf* leaf = missing_state(graph, all, state)) {
+    return make_error(
+        Code::kInvalid,
+        fmt::format("the init file {} has no tensor {}", spec.init.path, leaf->target),
+        "save the model's whole state dict, with its original names");
+  }
   return runtime.load_state(state);
 }
 
@@ -130,9 +148,11 @@ Result<StageFiles> load_stage_files(const job::WorkerSpec& spec) {
   WEFT_TRY(files.batch, batch_shape(files.graph, spec.spec));
   WEFT_TRY(files.links, plan_links(files.graph, files.eval_graph, spec.plan, spec.stage,
                                    files.batch.micro_batches));
-  WEFT_TRY(const EvalPartition eval, eval_partition(files.graph, partition, files.eval_graph));
+  WEFT_TRY(const auto eval, opdag::eval_partition(files.graph, partition, files.eval_graph));
   WEFT_TRY_STATUS(add_inputs(files.graph, partition, spec.stage, files.inputs));
-  WEFT_TRY_STATUS(add_inputs(files.eval_graph, eval.partition, spec.stage, files.inputs));
+  if (const int32_t mine = eval.stage_of(spec.stage); mine != opdag::kNone) {
+    WEFT_TRY_STATUS(add_inputs(files.eval_graph, eval.partition, mine, files.inputs));
+  }
   return files;
 }
 

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 
 namespace weft::executor {
 namespace {
@@ -57,20 +56,6 @@ TEST(Checkpoint, MergesShardsAndRefusesStrangers) {
   const auto torn = write(2, 5, "j", {{"tied", at::zeros({4})}});
   EXPECT_EQ(read_shards({a, torn}, "j", 5).error().code, Code::kCorrupt);
   EXPECT_FALSE(read_shards({dir / "absent"}, "j", 5).ok());
-}
-
-TEST(Checkpoint, PrunesOldShardsOfItsOwnStage) {
-  const os::Path dir = fresh_dir("weft-checkpoint-prune");
-  for (const int64_t step : {9, 10, 100}) {
-    for (const int32_t stage : {1, 11}) {
-      std::ofstream(dir / shard_name({"j", 1, stage, step})) << "x";
-    }
-  }
-  ASSERT_TRUE(prune_shards(dir, 1, 2).ok());
-  EXPECT_FALSE(std::filesystem::exists(dir / shard_name({"j", 1, 1, 9})));
-  EXPECT_TRUE(std::filesystem::exists(dir / shard_name({"j", 1, 1, 10})));
-  EXPECT_TRUE(std::filesystem::exists(dir / shard_name({"j", 1, 1, 100})));
-  EXPECT_TRUE(std::filesystem::exists(dir / shard_name({"j", 1, 11, 9})));
 }
 
 }  // namespace

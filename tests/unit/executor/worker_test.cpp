@@ -2,8 +2,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <deque>
+#include <filesystem>
 #include <limits>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "executor/threads.h"
 #include "executor/worker_goodbye.h"
@@ -21,7 +25,7 @@ struct Pipe {
     close(fds[0]);
     end();
   }
-  void write(const std::string& text) { EXPECT_TRUE(write_fully(fds[1], text)); }
+  void write(const std::string& text) { EXPECT_TRUE(os::write_fully(fds[1], text)); }
   void end() {
     if (fds[1] >= 0) close(fds[1]);
     fds[1] = -1;
@@ -56,7 +60,7 @@ TEST(WorkerLines, EventsAreWholeLines) {
   event.loss = std::numeric_limits<double>::quiet_NaN();
   writer.write(event);
   writer.write(failure_event(make_error(Code::kUnavailable, "stage 1 \xff gone", "wait"), 9));
-  LineReader reader(pipe.fds[0]);
+  os::LineReader reader(pipe.fds[0]);
   const auto first = reader.next(4096), second = reader.next(4096);
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(nlohmann::json::parse(*first)["step"], 3);
@@ -66,27 +70,10 @@ TEST(WorkerLines, EventsAreWholeLines) {
   EXPECT_EQ(failed->step, 9);
 }
 
-TEST(LineReader, SplitsBoundsAndWakes) {
-  Pipe pipe;
-  LineReader reader(pipe.fds[0]);
-  pipe.write("one\ntwo\nthr");
-  EXPECT_EQ(*reader.next(100), "one");
-  EXPECT_EQ(*reader.next(100), "two");
-  WakePipe wake;
-  wake.wake();
-  EXPECT_EQ(reader.next(100, &wake).error().code, Code::kCancelled);
-  pipe.write("ee\n" + std::string(300, 'x'));
-  EXPECT_EQ(*reader.next(100), "three");
-  EXPECT_EQ(reader.next(100).error().code, Code::kTooLarge);
-  pipe.end();
-  LineReader rest(pipe.fds[0]);
-  EXPECT_EQ(rest.next(100).error().code, Code::kUnavailable);
-}
-
 TEST(StdinThread, HandsLinesOnAndStops) {
   Pipe pipe;
   WorkerControl control;
-  LineReader reader(pipe.fds[0]);
+  os::LineReader reader(pipe.fds[0]);
   std::atomic<int> hard_exits{0};
   net::SimNetwork network(1, {});
   control.set_endpoint(&network.endpoint(0));
@@ -107,7 +94,7 @@ TEST(StdinThread, HandsLinesOnAndStops) {
 TEST(StdinThread, EndOfInputMeansTheDaemonDied) {
   Pipe pipe;
   WorkerControl control;
-  LineReader reader(pipe.fds[0]);
+  os::LineReader reader(pipe.fds[0]);
   std::atomic<int> hard_exits{0};
   const StdinThread thread(control, reader, [&](int) { ++hard_exits; });
   pipe.end();
@@ -119,7 +106,7 @@ TEST(StdinThread, EndOfInputMeansTheDaemonDied) {
 TEST(StdinThread, ABadLineStops) {
   Pipe pipe;
   WorkerControl control;
-  LineReader reader(pipe.fds[0]);
+  os::LineReader reader(pipe.fds[0]);
   const StdinThread thread(control, reader, [](int) {});
   pipe.write("nonsense\n");
   EXPECT_FALSE(control.next_line().ok());
@@ -160,6 +147,90 @@ TEST(WorkerLoop, BoundariesFollowFromTheSpec) {
   EXPECT_EQ(at(5), std::pair(false, false));
   EXPECT_EQ(at(10), std::pair(true, true));
   EXPECT_FALSE(boundary_at(train, 10, false).evaluate);
+}
+
+// A stage that takes no time: the loop alone is under test.
+class IdleRuntime final : public StageRuntime {
+ public:
+  Status begin_step(int64_t) override { return {}; }
+  Status begin_eval(int64_t, int32_t) override { return {}; }
+  Result<Progress> advance() override {
+    if (on_advance) on_advance();
+    return Progress::kDone;
+  }
+  std::function<void()> on_advance;
+  StepResult result() const override { return {}; }
+  std::map<std::string, at::Tensor> state() const override { return {{"w", at::ones({2})}}; }
+  Status load_state(const std::map<std::string, at::Tensor>&) override { return {}; }
+  std::map<std::string, at::Tensor> gradients() const override { return {}; }
+  std::map<std::string, at::Tensor> outputs() const override { return {}; }
+};
+
+LoopOptions storing_options(const char* name) {
+  LoopOptions options;
+  options.spec.work_dir = ::testing::TempDir() + name;
+  std::filesystem::remove_all(options.spec.work_dir);
+  std::filesystem::create_directories(options.spec.work_dir);
+  options.spec.spec.train.steps = 6;
+  options.spec.spec.train.checkpoint_every = 1;
+  options.spec.link_timeout_ms = 1000;
+  options.poll_ms = 1;
+  return options;
+}
+
+// The loop never deletes a shard and never has more than two waiting when it writes the next.
+TEST(WorkerLoop, WaitsForTheUploadOfOlderCheckpoints) {
+  net::SimNetwork network(1, {});
+  WorkerControl control;
+  IdleRuntime runtime;
+  const LoopOptions options = storing_options("weft-uploads");
+  std::mutex mutex;
+  std::deque<std::string> reported;
+  size_t most = 0;
+  std::atomic<bool> ended{false};
+  const EventSink events = [&](const job::WorkerEvent& event) {
+    if (event.kind != job::WorkerEventKind::kCheckpoint) return;
+    const std::lock_guard lock(mutex);
+    EXPECT_TRUE(std::filesystem::exists(event.path));
+    reported.push_back(event.path);
+    most = std::max(most, reported.size());
+  };
+  std::thread daemon([&] {  // uploads one whenever it has two
+    while (!ended) {
+      const std::lock_guard lock(mutex);
+      if (reported.size() < 2) continue;
+      EXPECT_TRUE(std::filesystem::remove(reported.front()));
+      reported.pop_front();
+    }
+  });
+  TrainingLoop loop(options, runtime, network.endpoint(0), control, events);
+  const Status status = loop.run();
+  ended = true;
+  daemon.join();
+  EXPECT_TRUE(status.ok()) << status.error().text();
+  EXPECT_EQ(loop.steps_done(), 6);
+  EXPECT_LE(most, TrainingLoop::kMaxStoredShards);
+}
+
+TEST(WorkerLoop, AStopEndsTheWaitForUploads) {
+  net::SimNetwork network(1, {});
+  WorkerControl control;
+  IdleRuntime runtime;
+  int steps = 0, stored = 0;
+  runtime.on_advance = [&] {
+    if (++steps == 3) control.stop(StopCause::kOrdered, "enough");
+  };
+  const EventSink events = [&](const job::WorkerEvent& event) {
+    stored += event.kind == job::WorkerEventKind::kCheckpoint ? 1 : 0;
+  };
+  LoopOptions options = storing_options("weft-uploads-stop");
+  options.poll_ms = 600000;
+  TrainingLoop loop(options, runtime, network.endpoint(0), control, events);
+  const Status status = loop.run();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, Code::kCancelled);
+  EXPECT_EQ(steps, 3);
+  EXPECT_EQ(stored, 2);
 }
 
 TEST(WorkerLoop, MemoryIsCounted) {
