@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <new>
+#include <stdexcept>
 
 #include "base/os/file.h"
 #include "opdag/import.h"
@@ -195,19 +197,42 @@ uint32_t crc_of(const std::byte* data, uint64_t size) {
       crc32_z(crc32_z(0, nullptr, 0), reinterpret_cast<const Bytef*>(data), size));
 }
 
+// Doubles `out`, at most to `limit` bytes; false when memory is short.
+bool grow(std::vector<std::byte>& out, uint64_t limit) {
+  constexpr uint64_t kFirst = uint64_t{1} << 16;
+  try {
+    const uint64_t size = std::min(limit, std::max(kFirst, uint64_t{out.size()} * 2));
+    out.reserve(size);  // resize alone may take more than it needs
+    out.resize(size);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  } catch (const std::length_error&) {
+    return false;
+  }
+}
+
+// The output grows with what arrives: the claimed size bounds it, it never reserves by it.
 Result<Buffer> inflate_entry(const std::string& name, const std::byte* data, const Entry& entry) {
-  std::vector<std::byte> out(entry.size);
   z_stream stream{};
   if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) {
     return make_error(Code::kInternal, "archive: zlib cannot start");
   }
   constexpr uint64_t kPiece = uint64_t{1} << 30;
+  std::vector<std::byte> out;
   uint64_t in = 0, made = 0;
   int code = Z_OK;
   std::byte spare{};  // zlib wants somewhere to point at when nothing is left
   while (code == Z_OK) {
+    if (made == out.size() && made < entry.size && !grow(out, entry.size)) {
+      inflateEnd(&stream);
+      return make_error(
+          Code::kUnavailable,
+          fmt::format("archive: no memory to inflate '{}' to {} bytes", name, entry.size),
+          "free memory, or read a smaller model");
+    }
     const auto in_now = static_cast<uInt>(std::min(kPiece, entry.packed - in));
-    const auto out_now = static_cast<uInt>(std::min(kPiece, entry.size - made));
+    const auto out_now = static_cast<uInt>(std::min<uint64_t>(kPiece, out.size() - made));
     stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(data + in));
     stream.avail_in = in_now;
     stream.next_out = reinterpret_cast<Bytef*>(out_now == 0 ? &spare : out.data() + made);

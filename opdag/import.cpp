@@ -67,12 +67,12 @@ Error Importer::corrupt(std::string message) {
 Status Importer::check_version(const Json& program) {
   const Json& version = program.at("schema_version");
   const int64_t major = read_integer(version.at("major"));
+  const int64_t minor = version.contains("minor") ? read_integer(version.at("minor")) : 0;
   if (major != kSchemaMajor) {
     return make_error(
         Code::kRefused,
         fmt::format("the archive's graph format is version {}.{} (torch {}), weft reads version {}",
-                    major, version.value("minor", 0), program.value("torch_version", "?"),
-                    kSchemaMajor),
+                    major, minor, program.value("torch_version", "?"), kSchemaMajor),
         kExportAgain);
   }
   if (archive_.has("byteorder")) {

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "base/rng.h"
 #include "opdag/import.h"
@@ -21,6 +22,13 @@ Result<Archive> open_bytes(const std::string& bytes, const std::string& name = "
 
 std::string text(const Buffer& buffer) {
   return {reinterpret_cast<const char*>(buffer.data()), buffer.size()};
+}
+
+// The largest resident size so far.
+uint64_t peak_kib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss);
 }
 
 ZipWriter sample() {
@@ -115,6 +123,31 @@ TEST(Archive, ChecksContentsWhenTheyAreRead) {
     ASSERT_TRUE(archive.ok());
     EXPECT_EQ(archive->entry("models/model.json").error().code, Code::kCorrupt);
   }
+}
+
+TEST(Archive, InflatesInPiecesAndClaimsCostNothing) {
+  std::string noise(700'001, '\0');  // several growths of the output
+  Rng rng(7);
+  for (char& c : noise) c = static_cast<char>(rng.below(7));
+  ZipWriter zip;
+  zip.add("m/noise", noise, true);
+  zip.add("m/nothing", "", true);
+  auto archive = open_bytes(zip.finish());
+  ASSERT_TRUE(archive.ok()) << archive.error().text();
+  EXPECT_EQ(text(*archive->entry("noise")), noise);
+  EXPECT_EQ(archive->entry("nothing")->size(), 0u);
+
+  // Stays within the ratio that deflate can reach, but the data never comes.
+  const uint64_t packed = zip.entries()[0].packed;
+  zip.entries()[0].size = static_cast<uint32_t>(packed * 1000);
+  archive = open_bytes(zip.finish());
+  ASSERT_TRUE(archive.ok()) << archive.error().text();
+  const uint64_t before_kib = peak_kib();
+  const auto entry = archive->entry("noise");
+  ASSERT_FALSE(entry.ok());
+  EXPECT_EQ(entry.error().code, Code::kCorrupt);
+  EXPECT_THAT(entry.error().message, HasSubstr("does not inflate"));
+  EXPECT_LT(peak_kib() - before_kib, 32u << 10);
 }
 
 TEST(Archive, SurvivesRandomDamage) {

@@ -91,6 +91,10 @@ TEST(Import, CorruptArchives) {
   Model version;
   version.program["schema_version"]["major"] = 9;
   expect_error(version.import(), Code::kRefused, "version 9.17");
+  for (const auto& minor : {Json(1e300), Json("17"), Json(nullptr), Json(uint64_t{1} << 63)}) {
+    version.program["schema_version"]["minor"] = minor;
+    expect_error(version.import(), Code::kCorrupt, "a whole number is expected");
+  }
 
   Model small;
   small.files["weight_0"].resize(35);
