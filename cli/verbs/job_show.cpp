@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/api_client.h"
+#include "cli/verbs/pages.h"
 
 namespace weft::cli {
 namespace {
@@ -91,6 +92,31 @@ void add_show(CLI::App& job, Globals& globals, const char* name, const char* hel
   });
 }
 
+// Whole lists, not their first pages. Rows of a table wait for the last, the others are printed as
+// they come.
+void add_list(CLI::App& job, Globals& globals, const char* name, const char* help,
+              const std::vector<std::string>& lists, bool table, const Print& print) {
+  auto id = std::make_shared<std::string>();
+  auto* verb = job.add_subcommand(name, help);
+  verb->add_option("job", *id, "id or name")->required();
+  const std::string tail = fmt::format("/{}", name);
+  verb->callback([id, tail, lists, table, print, &globals] {
+    run_verb(globals, [&]() -> Status {
+      WEFT_TRY(ApiClient client, ApiClient::open(globals));
+      const auto get = [&client](const std::string& target) { return client.get(target); };
+      const std::string path = path_of(*id, tail);
+      if (!globals.json() && !table) return for_each_page(get, path, lists, print);
+      WEFT_TRY(const json answer, all_pages(get, path, lists));
+      if (globals.json()) {
+        print_json(answer);
+      } else {
+        print(answer);
+      }
+      return {};
+    });
+  });
+}
+
 }  // namespace
 
 void add_job_show(CLI::App& job, Globals& globals) {
@@ -108,9 +134,10 @@ void add_job_show(CLI::App& job, Globals& globals) {
     });
   });
   add_show(job, globals, "get", "one job, whole", "", print_fields);
-  add_show(job, globals, "events", "what happened to a job", "/events", print_events);
-  add_show(job, globals, "logs", "what its workers logged", "/logs", print_logs);
-  add_show(job, globals, "metrics", "loss and speed of every step", "/metrics", print_metrics);
+  add_list(job, globals, "events", "what happened to a job", {"events"}, false, print_events);
+  add_list(job, globals, "logs", "what its workers logged", {"lines"}, false, print_logs);
+  add_list(job, globals, "metrics", "loss and speed of every step", {"steps", "evals"}, true,
+           print_metrics);
   add_show(job, globals, "explain", "why its plan is as it is", "/explain", print_explain);
 }
 
