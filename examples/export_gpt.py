@@ -33,10 +33,11 @@ def make_gpt(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     add_model_arguments(parser)
+    parser.add_argument("--eval", action="store_true", help="in eval mode: for `eval_model`")
     parser.add_argument("--out", default="gpt.pt2")
     args = parser.parse_args()
 
-    model = make_gpt(args).train()
+    model = make_gpt(args).train(not args.eval)
     tokens = torch.randint(args.vocab, (args.batch, args.sequence))
     exported = torch.export.export(model, (), {"input_ids": tokens, "labels": tokens.clone()})
     torch.export.save(exported, args.out)

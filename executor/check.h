@@ -51,6 +51,8 @@ struct CheckReport {
 // Errors of code kRefused name node and operator.
 Result<CheckReport> check_model(const CheckOptions& options);
 
+// 0 equal, 1 not equal.
+int exit_code_of(const CheckReport& report);
 nlohmann::json report_to_json(const CheckReport& report);
 std::string report_to_text(const CheckReport& report);
 

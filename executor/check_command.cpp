@@ -81,6 +81,10 @@ nlohmann::json stage_to_json(const StageReport& stage) {
 
 }  // namespace
 
+int exit_code_of(const CheckReport& report) {
+  return report.equal ? kEqual : kNotEqual;
+}
+
 nlohmann::json report_to_json(const CheckReport& report) {
   nlohmann::json json = {{"equal", report.equal},
                          {"forward_only", report.forward_only},
@@ -143,7 +147,7 @@ int check_command(int argc, char** argv) {
   } else {
     fmt::print("{}", report_to_text(*report));
   }
-  return report->equal ? kEqual : kNotEqual;
+  return exit_code_of(*report);
 }
 
 }  // namespace weft::executor

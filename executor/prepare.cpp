@@ -20,7 +20,7 @@ namespace weft::executor {
 namespace {
 
 struct Options {
-  std::string model, out, schedule = "1f1b";
+  std::string model, eval_model, out, schedule = "1f1b";
   int32_t stages = 1;
 };
 
@@ -36,6 +36,8 @@ Result<Options> parse(int argc, char** argv) {
     const std::string value = argv[++i];
     if (name == "--out") {
       options.out = value;
+    } else if (name == "--eval-model") {
+      options.eval_model = value;
     } else if (name == "--schedule" && (value == "gpipe" || value == "1f1b")) {
       options.schedule = value;
     } else if (name == "--stages") {
@@ -77,23 +79,49 @@ Result<job::Plan> make_plan(const opdag::Graph& graph, const Options& options) {
   return plan;
 }
 
-Status prepare(const Options& options) {
-  WEFT_TRY(const auto archive, opdag::Archive::open(options.model));
-  WEFT_TRY(const auto imported, opdag::import_graph(archive));
-  WEFT_TRY(const auto graph, opdag::prune_to(imported, {}));
-  WEFT_TRY(const auto eval, opdag::derive_eval(graph));
-  WEFT_TRY(const auto plan, make_plan(graph, options));
-  const os::Path out = options.out;
-  WEFT_TRY_STATUS(os::make_directories(out));
-  std::set<std::string> written;
+// Weights of every leaf, as files named by their paths; prefix is no part of the archive's entries.
+Status write_weights(const opdag::Graph& graph, const opdag::Archive& archive,
+                     const std::string& prefix, const os::Path& out,
+                     std::set<std::string>& written) {
   for (const opdag::Leaf& leaf : graph.leaves) {
     if (leaf.kind == opdag::LeafKind::kUserInput || !written.insert(leaf.weight.path).second) {
       continue;
     }
-    WEFT_TRY(const auto bytes, archive.entry(leaf.weight.path));
+    WEFT_TRY(const auto bytes, archive.entry(leaf.weight.path.substr(prefix.size())));
     const os::Path path = out / leaf.weight.path;
     WEFT_TRY_STATUS(os::make_directories(path.parent_path()));
     WEFT_TRY_STATUS(os::write_file_atomic(path, bytes.bytes()));
+  }
+  return {};
+}
+
+// The module as exported in eval mode, with weights of its own under "eval/".
+Result<opdag::Graph> separate_eval(const Options& options, const os::Path& out,
+                                   std::set<std::string>& written) {
+  const std::string prefix = "eval/";
+  WEFT_TRY(const auto archive, opdag::Archive::open(options.eval_model));
+  WEFT_TRY(const auto imported, opdag::import_graph(archive));
+  WEFT_TRY(auto graph, opdag::prune_to(imported, {}));
+  WEFT_TRY(graph, opdag::derive_eval(graph));
+  for (opdag::Leaf& leaf : graph.leaves) {
+    if (leaf.kind != opdag::LeafKind::kUserInput) leaf.weight.path = prefix + leaf.weight.path;
+  }
+  WEFT_TRY_STATUS(write_weights(graph, archive, prefix, out, written));
+  return graph;
+}
+
+Status prepare(const Options& options) {
+  WEFT_TRY(const auto archive, opdag::Archive::open(options.model));
+  WEFT_TRY(const auto imported, opdag::import_graph(archive));
+  WEFT_TRY(const auto graph, opdag::prune_to(imported, {}));
+  WEFT_TRY(auto eval, opdag::derive_eval(graph));
+  WEFT_TRY(const auto plan, make_plan(graph, options));
+  const os::Path out = options.out;
+  WEFT_TRY_STATUS(os::make_directories(out));
+  std::set<std::string> written;
+  WEFT_TRY_STATUS(write_weights(graph, archive, "", out, written));
+  if (!options.eval_model.empty()) {
+    WEFT_TRY(eval, separate_eval(options, out, written));
   }
   nlohmann::json described = {{"plan", job::plan_to_json(plan)}, {"weights", written}};
   WEFT_TRY_STATUS(os::write_file_atomic(out / "graph.txt", opdag::to_text(graph)));

@@ -92,7 +92,8 @@ class Cluster:
         self.folder = folder / f"{job['name']}-{stages}-{changes.get('resume_step', 0)}"
         self.prepared = self.folder / "prepared"
         run(WORKER, "prepare", str(model), "--out", str(self.prepared), "--stages", str(stages),
-            "--schedule", changes.get("schedule", "1f1b"))
+            "--schedule", changes.get("schedule", "1f1b"),
+            *(["--eval-model", str(changes["eval_model"])] if "eval_model" in changes else []))
         with open(self.prepared / "plan.json") as file:
             described = json.load(file)
         authority = Authority(folder) if not (folder / "ca.pem").exists() else None
@@ -113,13 +114,16 @@ class Cluster:
                 "init": {"sha256": "", "bytes": 0, "path": ""},
                 "data": changes["data"], "token_dtype": "uint16",
                 "resume": {"step": changes.get("resume_step", 0),
-                           "shards": changes.get("shards", [])},
+                           "shards": changes["shards_of"](stage) if "shards_of" in changes
+                           else changes.get("shards", [])},
                 "work_dir": str(work_dir), "device": "cpu", "threads": 1,
                 "listen_host": "127.0.0.1", "listen_port": 0, "certificate_path": certificate,
                 "key_path": key, "ca_path": str(authority.ca),
                 "link_timeout_ms": changes.get("link_timeout_ms", 15000),
                 "broker_timeout_ms": 30000,
             }
+            if changes.get("break_stage") == stage:
+                spec["weights"] = {}
             self.workers.append(Worker(spec))
 
     def start(self):
@@ -162,12 +166,16 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("worker")
 
 
+def export_gpt(path, *more):
+    run(sys.executable, os.path.join(SOURCE, "examples", "export_gpt.py"), "--layers", "2",
+        "--width", "32", "--heads", "2", "--sequence", "16", "--batch", "2", "--vocab", "64",
+        "--dropout", "0.1", "--out", str(path), *more)
+
+
 @pytest.fixture(scope="module")
 def model(folder):
     path = folder / "gpt.pt2"
-    run(sys.executable, os.path.join(SOURCE, "examples", "export_gpt.py"), "--layers", "2",
-        "--width", "32", "--heads", "2", "--sequence", "16", "--batch", "2", "--vocab", "64",
-        "--dropout", "0.1", "--out", str(path))
+    export_gpt(path)
     return path
 
 
@@ -222,6 +230,15 @@ def test_stages_equal_one(folder, model, data, alone, stages, schedule):
     assert any(event["edge_bytes"] for event in cut.workers[0].all_of("step"))
 
 
+def test_a_separately_exported_eval_model(folder, model, data, alone):
+    """Evaluation runs the module as exported in eval mode; its weights are the trained ones."""
+    evaluated = folder / "gpt_eval.pt2"
+    export_gpt(evaluated, "--eval")
+    cut = run_job(job("eval-model", 12, eval_every=6), 3, folder, model, data=data,
+                  eval_model=evaluated)
+    assert cut.evals() == pytest.approx(alone.evals(), rel=1e-10)
+
+
 def test_resume_with_another_number_of_stages(folder, model, data, alone):
     # The schedule of rates does not depend on the number of steps: constant.
     first = run_job(job("resumed", 5), 3, folder, model, data=data)
@@ -256,6 +273,82 @@ def test_a_killed_neighbour_is_named(folder, model, data):
         assert cluster.workers[0].wait_exit(10) == 1
     finally:
         cluster.kill()
+
+
+def test_a_failing_stage_tells_its_neighbours_why(folder, model, data):
+    """Stage 0 fails by itself when it loads; stage 1 learns the reason at once, not by a timeout."""
+    cluster = Cluster(job("failing", 100), 2, folder, model, data=data, link_timeout_ms=60000,
+                      break_stage=0)
+    try:
+        ports = [worker.wait_for("listening")["port"] for worker in cluster.workers]
+        stages = [{"stage": i, "peer": f"peer-{i}", "host": "127.0.0.1", "port": port}
+                  for i, port in enumerate(ports)]
+        for worker in cluster.workers:
+            worker.say({"type": "connect", "stages": stages})
+        cluster.workers[1].wait_for("ready")
+        cluster.workers[1].say({"type": "start"})
+        with pytest.raises(AssertionError, match="failed"):
+            cluster.workers[1].wait_for("finished", seconds=20)
+        assert "names no file for weight" in cluster.workers[1].seen[-1]["message"]
+        assert cluster.workers[1].wait_exit(10) == 1
+    finally:
+        cluster.kill()
+
+
+def test_a_stage_resumes_from_the_shards_it_needs(folder, model, data, alone):
+    """The same cut: each stage is given its own shard and that of the tied weight's owner."""
+    first = run_job(job("own-shards", 5), 3, folder, model, data=data)
+    shards = first.shards()
+    second = run_job(job("own-shards", 12), 3, folder, model, data=data, resume_step=5,
+                     shards_of=lambda stage: [shards[i] for i in sorted({0, stage})])
+    assert first.losses() + second.losses() == pytest.approx(alone.losses(), rel=1e-10)
+
+
+def test_a_missing_shard_is_named(folder, model, data):
+    first = run_job(job("lost-shard", 5), 3, folder, model, data=data)
+    shards = first.shards()
+    cluster = Cluster(job("lost-shard", 12), 3, folder, model, data=data, resume_step=5,
+                      shards_of=lambda stage: shards[:1])
+    try:
+        with pytest.raises(AssertionError, match="failed"):
+            cluster.start()
+        event = next(w.seen[-1] for w in cluster.workers if w.seen[-1]["type"] == "failed")
+        assert "have no tensor" in event["message"], event
+    finally:
+        cluster.kill()
+
+
+def test_checkpoints_load_strictly_into_a_module_with_an_unused_head(folder, data):
+    import torch
+    from safetensors.torch import load_file
+    from torch import nn
+
+    class WithHead(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.norm = nn.Embedding(64, 16), nn.BatchNorm1d(16)
+            self.out, self.unused = nn.Linear(16, 64), nn.Linear(16, 3)
+            self.register_buffer("version", torch.tensor(7))
+
+        def forward(self, input_ids, labels):
+            h = self.norm(self.embed(input_ids).flatten(0, 1))
+            loss = nn.functional.cross_entropy(self.out(h), labels.flatten())
+            return {"loss": loss, "other": self.unused(h)}
+
+    torch.manual_seed(4)
+    model, tokens = WithHead().train(), torch.randint(64, (2, 16))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    path = folder / "head.pt2"
+    torch.export.save(torch.export.export(model, (), {"input_ids": tokens, "labels": tokens}), path)
+    trained = run_job(job("head", 3, precision="fp32"), 2, folder, path, data=data)
+    merged = {}
+    for shard in trained.shards():
+        merged.update(load_file(shard["path"]))
+    state = {k: v for k, v in merged.items() if not k.startswith("weft.")}
+    model.load_state_dict(state, strict=True)
+    assert torch.equal(state["unused.weight"], before["unused.weight"])
+    assert not torch.equal(state["out.weight"], before["out.weight"])
+    assert state["norm.num_batches_tracked"] == 3 * 4 and state["version"] == 7
 
 
 def test_a_bad_assignment_is_refused():

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 
 #include "executor/check_inputs.h"
 #include "executor/local_cluster.h"
@@ -38,7 +39,7 @@ fs::path model_folder() {
     const std::string models = (source / "tests/models").string();
     const std::string commands =
         python + " " + models + "/export_models.py --out " + made.string() + " && " + python + " " +
-        models + "/reference.py --dir " + made.string() + " gpt2 llama resnet18 skips";
+        models + "/reference.py --dir " + made.string() + " gpt2 llama resnet18 skips gpt2_eval";
     if (std::system(commands.c_str()) != 0) throw std::runtime_error("the scripts failed");
     return made;
   }();
@@ -85,10 +86,16 @@ opdag::Partition whole_of(const opdag::Graph& graph) {
   return partition;
 }
 
-ClusterOptions options_for(const opdag::Partition& cut, uint64_t seed, bool f64) {
+constexpr auto kGPipe = job::PipelineSchedule::kGPipe, k1F1B = job::PipelineSchedule::k1F1B;
+
+opdag::Partition cut_into(const opdag::Graph& graph, int32_t stages, Rng& rng) {
+  return stages == 1 ? whole_of(graph) : must(opdag::random_partition(graph, stages, rng));
+}
+
+ClusterOptions options_for(const opdag::Partition& cut, job::PipelineSchedule schedule,
+                           uint64_t seed, bool f64) {
   ClusterOptions options;
-  options.runtime.plan =
-      local_plan(cut, seed % 2 == 0 ? job::PipelineSchedule::kGPipe : job::PipelineSchedule::k1F1B);
+  options.runtime.plan = local_plan(cut, schedule);
   options.runtime.train.steps = kSteps;
   options.runtime.train.lr = 1e-3;
   options.runtime.train.weight_decay = 0.01;
@@ -103,10 +110,12 @@ struct Computed {
   std::map<std::string, at::Tensor> gradients;
 };
 
-Computed differentiate(const Model& model, const opdag::Partition& cut, uint64_t seed, bool f64,
-                       int32_t micro_batches = 1) {
+// The feed gives the same samples in every micro-batch: the mean over several is that of one.
+Computed differentiate(const Model& model, const opdag::Partition& cut,
+                       job::PipelineSchedule schedule, uint64_t seed, bool f64,
+                       int32_t micro_batches) {
   FixedFeed feed(model.inputs);
-  ClusterOptions options = options_for(cut, seed, f64);
+  ClusterOptions options = options_for(cut, schedule, seed, f64);
   options.runtime.keep_gradients = true;
   options.runtime.micro_batches = micro_batches;
   auto cluster = must(LocalCluster::make(model.graph, {}, options, model.weights, feed));
@@ -117,10 +126,10 @@ Computed differentiate(const Model& model, const opdag::Partition& cut, uint64_t
 }
 
 std::map<std::string, at::Tensor> train(const Model& model, const opdag::Partition& cut,
-                                        uint64_t seed) {
+                                        job::PipelineSchedule schedule, uint64_t seed) {
   FixedFeed feed(model.inputs);
-  auto cluster =
-      must(LocalCluster::make(model.graph, {}, options_for(cut, seed, true), model.weights, feed));
+  auto cluster = must(LocalCluster::make(model.graph, {}, options_for(cut, schedule, seed, true),
+                                         model.weights, feed));
   for (int step = 0; step < kSteps; ++step) must(cluster->step(step));
   return cluster->state();
 }
@@ -143,17 +152,20 @@ void expect_equals_f64(const Computed& found, const std::map<std::string, at::Te
 TEST_P(Equality, LossAndGradientsInFloat64) {
   const Model model = load(GetParam(), true);
   const auto truth = reference(GetParam(), "f64");
-  const Computed whole = differentiate(model, whole_of(model.graph), 0, true);
+  expect_equals_f64(differentiate(model, whole_of(model.graph), k1F1B, 0, true, 1), truth);
+  const Computed whole = differentiate(model, whole_of(model.graph), k1F1B, 0, true, 4);
   expect_equals_f64(whole, truth);
   Rng rng(17);
-  for (uint64_t trial = 0; trial < 12; ++trial) {
-    const auto stages = static_cast<int32_t>(2 + trial % 4);
-    const auto cut = must(opdag::random_partition(model.graph, stages, rng));
-    const Computed parts = differentiate(model, cut, trial, true);
-    expect_equals_f64(parts, truth);
-    EXPECT_EQ(parts.loss, whole.loss);
-    for (const auto& [name, tensor] : whole.gradients) {
-      EXPECT_TRUE(at::equal(tensor, parts.gradients.at(name))) << name << " trial " << trial;
+  for (int32_t stages = 2; stages <= 5; ++stages) {
+    for (const auto schedule : {kGPipe, k1F1B}) {
+      const auto cut = cut_into(model.graph, stages, rng);
+      const Computed parts =
+          differentiate(model, cut, schedule, static_cast<uint64_t>(stages), true, 4);
+      expect_equals_f64(parts, truth);
+      EXPECT_EQ(parts.loss, whole.loss);
+      for (const auto& [name, tensor] : whole.gradients) {
+        EXPECT_TRUE(at::equal(tensor, parts.gradients.at(name))) << name << " of " << stages;
+      }
     }
   }
 }
@@ -162,19 +174,19 @@ TEST_P(Equality, ParametersAfterTwentyStepsOfAdamW) {
   const Model model = load(GetParam(), true);
   const auto truth = reference(GetParam(), "f64");
   Rng rng(23);
-  for (int32_t stages : {1, 2, 5}) {
-    const auto cut = stages == 1 ? whole_of(model.graph)
-                                 : must(opdag::random_partition(model.graph, stages, rng));
-    const auto state = train(model, cut, static_cast<uint64_t>(stages));
+  for (int32_t stages = 1; stages <= 5; ++stages) {
+    const auto schedule = stages % 2 == 0 ? kGPipe : k1F1B;
+    const auto state =
+        train(model, cut_into(model.graph, stages, rng), schedule, static_cast<uint64_t>(stages));
+    size_t compared = 0;
     for (const auto& [name, tensor] : truth) {
-      if (!name.starts_with("param.")) continue;
-      ASSERT_TRUE(state.contains(name.substr(6))) << name;
-      EXPECT_LE(difference(tensor, state.at(name.substr(6))), 1e-8) << name;
+      const size_t dot = name.starts_with("param.") ? 6 : name.starts_with("buffer.") ? 7 : 0;
+      if (dot == 0 || (dot == 7 && !state.contains(name.substr(7)))) continue;
+      ASSERT_TRUE(state.contains(name.substr(dot))) << name;
+      EXPECT_LE(difference(tensor, state.at(name.substr(dot))), 1e-8) << name << " of " << stages;
+      ++compared;
     }
-    for (const auto& [name, tensor] : truth) {
-      if (!name.starts_with("buffer.") || !state.contains(name.substr(7))) continue;
-      EXPECT_LE(difference(tensor, state.at(name.substr(7))), 1e-8) << name;
-    }
+    EXPECT_GT(compared, 5u);
   }
 }
 
@@ -182,11 +194,16 @@ TEST_P(Equality, Float32IsAsNearToTheTruthAsPyTorch) {
   const Model model = load(GetParam(), false);
   const auto truth = reference(GetParam(), "f64");
   const auto torch32 = reference(GetParam(), "f32");
+  const double loss = truth.at("loss").item<double>();
+  // PyTorch's loss may be right to the last bit by luck: one rounding of float32 is allowed.
+  const double loss_noise = std::max(std::abs(torch32.at("loss").item<double>() - loss),
+                                     std::abs(loss) * std::numeric_limits<float>::epsilon());
   Rng rng(29);
-  for (int32_t stages : {1, 3}) {
-    const auto cut = stages == 1 ? whole_of(model.graph)
-                                 : must(opdag::random_partition(model.graph, stages, rng));
-    const Computed found = differentiate(model, cut, 1, false);
+  for (int32_t stages = 1; stages <= 5; ++stages) {
+    const auto schedule = stages % 2 == 0 ? k1F1B : kGPipe;
+    const Computed found =
+        differentiate(model, cut_into(model.graph, stages, rng), schedule, 1, false, 1);
+    EXPECT_LE(std::abs(found.loss - loss), 3 * loss_noise);
     double ours = 0, theirs = 0;
     for (const auto& [name, tensor] : found.gradients) {
       ours = std::max(ours, difference(truth.at("grad." + name), tensor));
@@ -196,19 +213,74 @@ TEST_P(Equality, Float32IsAsNearToTheTruthAsPyTorch) {
   }
 }
 
+// Ten steps, a checkpoint, ten more in another number of stages: the bits of twenty undisturbed.
+TEST_P(Equality, ResumeInAnotherNumberOfStages) {
+  const Model model = load(GetParam(), true);
+  Rng rng(31);
+  const auto undisturbed = train(model, whole_of(model.graph), k1F1B, 0);
+  FixedFeed feed(model.inputs);
+  const auto cluster_of = [&](int32_t stages) {
+    return must(LocalCluster::make(model.graph, {},
+                                   options_for(cut_into(model.graph, stages, rng), kGPipe, 1, true),
+                                   model.weights, feed));
+  };
+  auto first = cluster_of(4);
+  for (int step = 0; step < kSteps / 2; ++step) must(first->step(step));
+  auto second = cluster_of(3);
+  ASSERT_TRUE(second->load_state(first->state()).ok());
+  for (int step = kSteps / 2; step < kSteps; ++step) must(second->step(step));
+  const auto resumed = second->state();
+  ASSERT_EQ(resumed.size(), undisturbed.size());
+  for (const auto& [name, tensor] : undisturbed) {
+    EXPECT_TRUE(at::equal(tensor, resumed.at(name))) << name;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Equality, ::testing::ValuesIn(kModels));
 
 TEST(EqualityDropout, SeveralStagesEqualOneBitForBit) {
   const Model model = load("gpt2_dropout", true);
-  const Computed whole = differentiate(model, whole_of(model.graph), 0, true, 3);
-  const std::vector<double> even(opdag::cut_units(model.graph).size(), 1.0);
+  const Computed whole = differentiate(model, whole_of(model.graph), k1F1B, 0, true, 3);
+  Rng rng(37);
   for (int32_t stages = 2; stages <= 5; ++stages) {
-    const auto cut = must(opdag::split_contiguous(model.graph, even, stages));
-    const Computed parts = differentiate(model, cut, static_cast<uint64_t>(stages), true, 3);
-    EXPECT_EQ(parts.loss, whole.loss);
-    for (const auto& [name, tensor] : whole.gradients) {
-      EXPECT_TRUE(at::equal(tensor, parts.gradients.at(name))) << name;
+    for (const auto schedule : {kGPipe, k1F1B}) {
+      const auto cut = cut_into(model.graph, stages, rng);
+      const Computed parts =
+          differentiate(model, cut, schedule, static_cast<uint64_t>(stages), true, 3);
+      EXPECT_EQ(parts.loss, whole.loss);
+      ASSERT_EQ(parts.gradients.size(), whole.gradients.size());
+      for (const auto& [name, tensor] : whole.gradients) {
+        EXPECT_TRUE(at::equal(tensor, parts.gradients.at(name))) << name;
+      }
     }
+  }
+}
+
+// The training graph has dropout, the evaluation graph is an export of the same module in eval
+// mode: under any cut its loss is the module's own.
+TEST(EqualityEvalModel, SeparatelyExported) {
+  const Model train = load("gpt2_dropout", true);
+  const Model eval = load("gpt2_eval", true);
+  const double truth = reference("gpt2_eval", "f64").at("loss").item<double>();
+  const WeightSource weights = [&](const opdag::WeightRef& ref) {
+    const std::string prefix = "eval:";
+    if (!ref.path.starts_with(prefix)) return train.weights(ref);
+    opdag::WeightRef own = ref;
+    own.path = ref.path.substr(prefix.size());
+    return eval.weights(own);
+  };
+  opdag::Graph eval_graph = eval.graph;
+  for (opdag::Leaf& leaf : eval_graph.leaves) {
+    if (leaf.kind != opdag::LeafKind::kUserInput) leaf.weight.path = "eval:" + leaf.weight.path;
+  }
+  eval_graph = must(opdag::derive_eval(eval_graph));
+  FixedFeed feed(train.inputs);
+  const std::vector<double> even(opdag::cut_units(train.graph).size(), 1.0);
+  for (int32_t stages = 1; stages <= 5; ++stages) {
+    const auto cut = must(opdag::split_contiguous(train.graph, even, stages));
+    auto cluster = must(LocalCluster::make(train.graph, eval_graph,
+                                           options_for(cut, k1F1B, 1, true), weights, feed));
+    EXPECT_LE(std::abs(must(cluster->evaluate(0, 1)).loss - truth), 1e-10 * truth) << stages;
   }
 }
 
