@@ -15,16 +15,23 @@ std::vector<int32_t> consumer_positions(const opdag::Graph& graph, opdag::ValueI
 
 std::set<opdag::ValueId> fan_out_values(const opdag::Graph& graph,
                                         const std::vector<bool>& with_gradient) {
-  const auto grouped = [&graph](opdag::NodeId node) {
-    const int32_t position = graph.node_index(node);
-    return graph.nodes[static_cast<size_t>(position)].atomic_group != opdag::kNone;
+  const auto group_of = [&graph](opdag::NodeId node) {
+    return graph.nodes[static_cast<size_t>(graph.node_index(node))].atomic_group;
+  };
+  // Every node that touches memory with an unproven write is in one group (opdag/functional.h): a
+  // value that a node outside reads or makes is written by nobody.
+  const auto may_be_written = [&](const opdag::Value& value) {
+    const int32_t group = group_of(value.consumers.front());
+    if (group == opdag::kNone) return false;
+    if (value.producer != opdag::kNone && group_of(value.producer) != group) return false;
+    return std::all_of(value.consumers.begin(), value.consumers.end(),
+                       [&](opdag::NodeId node) { return group_of(node) == group; });
   };
   std::set<opdag::ValueId> result;
   for (const opdag::Value& value : graph.values) {
     if (!with_gradient[static_cast<size_t>(value.id)] || value.consumers.size() < 2) continue;
     if (value.kind != opdag::ValueKind::kTensor) continue;
-    if (value.producer != opdag::kNone && grouped(value.producer)) continue;
-    if (std::any_of(value.consumers.begin(), value.consumers.end(), grouped)) continue;
+    if (may_be_written(value)) continue;
     result.insert(value.id);
   }
   return result;

@@ -15,8 +15,8 @@ namespace weft::executor {
 // Positions in graph.nodes that read a value, ascending.
 std::vector<int32_t> consumer_positions(const opdag::Graph& graph, opdag::ValueId value);
 
-// Values with a gradient and several consumer nodes. Values that touch an atomic group (unproven
-// aliasing) are left out: their consumers read them directly.
+// Values with a gradient and several consumer nodes. Values made and read within one atomic group
+// (unproven aliasing) are left out: their consumers read them directly, and no cut parts them.
 std::set<opdag::ValueId> fan_out_values(const opdag::Graph& graph,
                                         const std::vector<bool>& with_gradient);
 

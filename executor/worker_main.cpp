@@ -25,9 +25,9 @@ constexpr const char* kUsage =
     "usage: weft-worker run [--spec FILE]   an assignment; without FILE its JSON is the first\n"
     "                                       line of standard input\n"
     "       weft-worker check ...           see weft model check\n"
-    "       weft-worker prepare MODEL.pt2 --out DIR [--stages K] [--eval-model F]   for tests: "
+    "       weft-worker prepare MODEL.pt2 --out DIR [--stages K] [--eval-model F]\n"
     "graphs, "
-    "plan, weights\n"
+    "                                       for tests: graphs, plan, weights\n"
     "       weft-worker --version\n";
 
 int usage(const std::string& problem) {

@@ -67,6 +67,27 @@ RC_GTEST_PROP(Runtime, AnyCutAndScheduleGiveTheSameBits, ()) {
   }
 }
 
+// A value read inside an atomic group and outside of it folds its gradients in graph order, too.
+TEST(Runtime, AGroupNextToAFanOutGivesTheSameBits) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    GraphBuilder b;
+    const auto h = b.tanh(b.linear(b.input("x", {4, 8}), "w0", 8));
+    const auto square = b.mul(h, h);
+    const auto early = b.relu(b.linear(h, "w1", 8));
+    const auto inside = b.add(square, h);
+    const auto late = b.tanh(b.linear(h, "w2", 8));
+    b.loss(b.mean(b.add(b.add(inside, late), early)));
+    b.graph.nodes[2].atomic_group = b.graph.nodes[5].atomic_group = 0;
+    const opdag::Graph graph = must(opdag::promote_f64(must(b.build())));
+    Rng rng(seed);
+    const auto cut = must(opdag::random_partition(graph, 3, rng));
+    const Trained whole = train(graph, cluster_options(one_stage(graph)), 2);
+    const Trained parts = train(graph, cluster_options(cut, seed), 2);
+    EXPECT_EQ(whole.losses, parts.losses);
+    expect_bitwise(whole.state, parts.state);
+  }
+}
+
 TEST(Runtime, TiedWeightsOverStagesStayOneWeight) {
   const opdag::Graph graph = must(opdag::promote_f64(must(opdag::testing::tied_skip_graph())));
   Rng rng(3);
