@@ -26,7 +26,6 @@ constexpr const char* kUsage =
     "                                       line of standard input\n"
     "       weft-worker check ...           see weft model check\n"
     "       weft-worker prepare MODEL.pt2 --out DIR [--stages K] [--eval-model F]\n"
-    "graphs, "
     "                                       for tests: graphs, plan, weights\n"
     "       weft-worker --version\n";
 
