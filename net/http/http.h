@@ -20,7 +20,7 @@ struct HttpRequest {
   std::string path;  // decoded, without query: "/api/v1/jobs/j-1"
   std::map<std::string, std::string> query;
   std::map<std::string, std::string> headers;  // names in lower case
-  std::string body;                            // bounded by HttpServerOptions::max_body_bytes
+  std::string body;                            // bounded by max_body_bytes, see admit
   std::string client_certificate_pem;          // verified against the CA; empty: none given
   std::string remote_address;
 };
@@ -45,6 +45,11 @@ struct HttpServerOptions {
   std::string certificate_pem, key_pem, ca_pem;  // ca: clients may present certificates of it
   bool require_client_certificate = false;
   uint64_t max_body_bytes = uint64_t{16} << 20;
+  // Asked on the server's thread once the header has come (the request has no body yet): whether
+  // the caller may send a body of up to max_body_bytes. Others get stranger_body_bytes, so that
+  // strangers cannot fill the memory; what else they may is the handler's business. Empty: anyone.
+  std::function<bool(const HttpRequest&)> admit;
+  uint64_t stranger_body_bytes = uint64_t{64} << 10;
   int32_t idle_timeout_ms = 60000;
   int32_t max_connections = 1000;
 };

@@ -203,7 +203,8 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-std::optional<HttpRequest> to_request(Connection& c, http::request<http::string_body>& in) {
+// Without its body.
+std::optional<HttpRequest> to_request(Connection& c, const http::request<http::string_body>& in) {
   const auto target = parse_target(std::string_view(in.target().data(), in.target().size()));
   if (!target) return std::nullopt;
   HttpRequest out;
@@ -216,7 +217,6 @@ std::optional<HttpRequest> to_request(Connection& c, http::request<http::string_
     if (!value.empty()) value += ", ";
     value += std::string(field.value());
   }
-  out.body = std::move(in.body());
   out.client_certificate_pem = c.certificate_pem;
   out.remote_address = c.remote;
   return out;
@@ -244,7 +244,14 @@ asio::awaitable<HttpResponse> answer(Connection& c, std::weak_ptr<Core> weak, Ht
   co_return problem_response(make_error(Code::kTimeout, "the request took too long", "try again"));
 }
 
-HttpResponse refusal(error_code ec, uint64_t max_body_bytes) {
+HttpResponse refusal(error_code ec, uint64_t max_body_bytes, bool stranger) {
+  if (ec == http::error::body_limit && stranger) {
+    return problem_response(make_error(
+        Code::kDenied,
+        fmt::format("a body of more than {} bytes needs a valid bearer token or client certificate",
+                    max_body_bytes),
+        "log in: weft login"));
+  }
   if (ec == http::error::body_limit) {
     return problem_response(
         make_error(Code::kTooLarge, fmt::format("the body is larger than {} bytes", max_body_bytes),
@@ -264,7 +271,7 @@ bool is_http_error(error_code ec) {
 
 using Parser = http::request_parser<http::string_body>;
 
-asio::awaitable<error_code> read_request(Connection& c, Parser& parser) {
+asio::awaitable<error_code> read_header(Connection& c, Parser& parser) {
   if (c.buffer.size() == 0) {
     c.buffer.shrink_to_fit();
     c.tcp().expires_after(milliseconds(c.core.options.idle_timeout_ms));
@@ -273,16 +280,27 @@ asio::awaitable<error_code> read_request(Connection& c, Parser& parser) {
     c.buffer.commit(n);
   }
   c.tcp().expires_after(kHeaderTime);
-  if (auto [ec, n] = co_await http::async_read_header(c.stream, c.buffer, parser, kAwait); ec) {
-    co_return ec;
-  }
+  auto [ec, n] = co_await http::async_read_header(c.stream, c.buffer, parser, kAwait);
+  co_return ec;
+}
+
+// How large a body the caller may send.
+uint64_t body_limit_of(const Core& core, const std::optional<HttpRequest>& header) {
+  const bool admitted = !core.options.admit || (header && core.options.admit(*header));
+  return admitted ? core.options.max_body_bytes
+                  : std::min(core.options.max_body_bytes, core.options.stranger_body_bytes);
+}
+
+asio::awaitable<error_code> read_body(Connection& c, Parser& parser, uint64_t limit) {
+  const auto length = parser.content_length_remaining();
+  // The parser itself checks a stated length with the header only.
+  if (length && *length > limit) co_return http::make_error_code(http::error::body_limit);
+  parser.body_limit(limit);
   if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
     http::response<http::empty_body> go_on{http::status::continue_, parser.get().version()};
     if (auto [ec, n] = co_await http::async_write(c.stream, go_on, kAwait); ec) co_return ec;
   }
-  const auto length = parser.content_length_remaining();
-  const auto end =
-      steady_clock::now() + transfer_time(c.core, length.value_or(c.core.options.max_body_bytes));
+  const auto end = steady_clock::now() + transfer_time(c.core, length.value_or(limit));
   const milliseconds idle(c.core.options.idle_timeout_ms);
   while (!parser.is_done()) {
     c.tcp().expires_at(std::min(end, steady_clock::now() + idle));
@@ -296,19 +314,27 @@ asio::awaitable<bool> serve_one(Connection& c, std::weak_ptr<Core> core) {
   Parser parser;
   parser.header_limit(kMaxHeaderBytes);
   parser.body_limit(c.core.options.max_body_bytes);
-  const error_code ec = co_await read_request(c, parser);
+  error_code ec = co_await read_header(c, parser);
+  uint64_t limit = c.core.options.max_body_bytes;
+  std::optional<HttpRequest> request;
+  if (!ec) {
+    request = to_request(c, parser.get());
+    limit = body_limit_of(c.core, request);
+    ec = co_await read_body(c, parser, limit);
+  }
   if (ec) {
     if (!is_http_error(ec)) co_return false;
-    co_await write_response(c, refusal(ec, c.core.options.max_body_bytes), false, 11, false);
+    const bool stranger = limit < c.core.options.max_body_bytes;
+    co_await write_response(c, refusal(ec, limit, stranger), false, 11, false);
     co_await linger(c);
     co_return false;
   }
   auto in = parser.release();
   const bool keep_alive = in.keep_alive(), head = in.method() == http::verb::head;
   const unsigned version = in.version();
-  auto request = to_request(c, in);
   HttpResponse response;
   if (request) {
+    request->body = std::move(in.body());
     response = co_await answer(c, std::move(core), std::move(*request));
   } else {
     response = problem_response(make_error(Code::kInvalid, "the request target is malformed"));

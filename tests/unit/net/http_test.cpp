@@ -275,6 +275,29 @@ TEST_F(HttpTest, ServesRangesOfFiles) {
   EXPECT_EQ(client.request("GET", "/absent")->status, 500);
 }
 
+TEST_F(HttpTest, StrangersMaySendSmallBodiesOnly) {
+  options_.max_body_bytes = 1 << 20;
+  options_.admit = [](const HttpRequest& request) {
+    EXPECT_TRUE(request.body.empty());
+    const auto token = request.headers.find("authorization");
+    return token != request.headers.end() && token->second == "Bearer secret";
+  };
+  serve();
+  const std::string small(64 << 10, 'x'), large((64 << 10) + 1, 'x');
+  HttpClientOptions options = client_options();
+  HttpClient stranger(options);
+  EXPECT_EQ(stranger.request("POST", "/join", small)->status, 200);
+  const auto refused = stranger.request("POST", "/jobs", large);
+  ASSERT_TRUE(refused.ok()) << refused.error().message;
+  EXPECT_EQ(error_from_response(*refused).code, Code::kDenied);
+  options.bearer_token = "secret";
+  HttpClient user(options);
+  EXPECT_EQ(user.request("POST", "/jobs", large)->status, 200);
+  const auto huge = user.request("POST", "/jobs", std::string((1 << 20) + 1, 'x'));
+  ASSERT_TRUE(huge.ok()) << huge.error().message;
+  EXPECT_EQ(error_from_response(*huge).code, Code::kTooLarge);
+}
+
 TEST(ProblemTest, ErrorsSurviveTheRoundTrip) {
   for (int i = 0; i <= int(Code::kInternal); ++i) {
     Error error = make_error(Code(i), "it \"broke\" \xff", "do this");
