@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <chrono>
 #include <fstream>
+#include <thread>
 
 #include "base/hash.h"
 #include "net/blob/blob_store.h"
@@ -9,7 +11,48 @@
 namespace weft::net {
 namespace {
 
-constexpr int kMaxAttempts = 4;  // failures in a row without a byte of progress
+using Milliseconds = std::chrono::milliseconds;
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr int kMaxConflicts = 16;  // refusals in a row by a server that has not moved
+constexpr int64_t kFirstPauseMs = 100, kLastPauseMs = 2000, kCancelPollMs = 50;
+
+// When to try again, and when to give up.
+class Patience {
+ public:
+  explicit Patience(const TransferOptions& options) : options_(options) {}
+
+  Status check() const {
+    if (!options_.cancelled || !options_.cancelled()) return {};
+    return make_error(Code::kCancelled, "the transfer was cancelled");
+  }
+  void progress() {
+    pause_ms_ = kFirstPauseMs;
+    since_ = SteadyClock::now();
+  }
+  static bool transient(const Error& error) {
+    return error.code == Code::kUnavailable || error.code == Code::kTimeout;
+  }
+  bool exhausted() const {
+    const auto still = std::chrono::duration_cast<Milliseconds>(SteadyClock::now() - since_);
+    return still.count() + pause_ms_ > options_.patience_ms;
+  }
+  // Waits for the next attempt; the error itself when there is none to come.
+  Status wait(const Error& error) {
+    if (!transient(error) || exhausted()) return error;
+    for (int64_t left = pause_ms_; left > 0; left -= kCancelPollMs) {
+      WEFT_TRY_STATUS(check());
+      std::this_thread::sleep_for(Milliseconds(std::min(left, kCancelPollMs)));
+    }
+    pause_ms_ = std::min(2 * pause_ms_, kLastPauseMs);
+    return check();
+  }
+
+ private:
+  const TransferOptions& options_;
+  int64_t pause_ms_ = kFirstPauseMs;
+  SteadyClock::time_point since_ = SteadyClock::now();
+};
 
 std::string blob_target(const std::string& sha256) {
   return "/api/v1/blobs/" + sha256;
@@ -47,9 +90,9 @@ Result<std::string> get_chunk(HttpClient& client, const std::string& sha256, uin
 
 // Fetches the rest of a blob from one source. own_bytes: of what this source delivered.
 Status fetch_rest(BlobStore& store, const std::string& sha256, uint64_t bytes, HttpClient& client,
-                  uint64_t& own_bytes) {
-  int attempts = 0;
+                  uint64_t& own_bytes, Patience& patience) {
   while (!store.has(sha256)) {
+    WEFT_TRY_STATUS(patience.check());
     const uint64_t offset = store.partial_size(sha256);
     // Longer than it may be, or (a blob of no bytes, a crash after the last chunk) complete.
     if (offset >= bytes) {
@@ -57,16 +100,12 @@ Status fetch_rest(BlobStore& store, const std::string& sha256, uint64_t bytes, H
       return store.finish(sha256);
     }
     auto chunk = get_chunk(client, sha256, offset, bytes);
-    if (!chunk.ok()) {
-      const bool again = chunk.error().code == Code::kUnavailable && own_bytes > 0;
-      if (!again || ++attempts >= kMaxAttempts) return std::move(chunk).error();
-      continue;
-    }
+    if (!chunk.ok()) return std::move(chunk).error();  // another source may have it
     const Status stored =
         store.append(sha256, offset, std::as_bytes(std::span(chunk->data(), chunk->size())));
     if (stored.ok()) {
       own_bytes += chunk->size();
-      attempts = 0;
+      patience.progress();
     } else if (stored.error().code != Code::kExists) {  // else another writer was faster
       return stored;
     }
@@ -75,16 +114,16 @@ Status fetch_rest(BlobStore& store, const std::string& sha256, uint64_t bytes, H
 }
 
 Status fetch_from(BlobStore& store, const std::string& sha256, uint64_t bytes,
-                  const HttpClientOptions& source) {
+                  const HttpClientOptions& source, Patience& patience) {
   HttpClient client(source);
   uint64_t own_bytes = 0;
-  Status status = fetch_rest(store, sha256, bytes, client, own_bytes);
+  Status status = fetch_rest(store, sha256, bytes, client, own_bytes, patience);
   // What did not hold may have come from an earlier source: this one gets a clean start.
   const bool mixed = !status.ok() && status.error().code == Code::kCorrupt && own_bytes < bytes &&
                      store.partial_size(sha256) == 0;
   if (!mixed) return status;
   own_bytes = 0;
-  return fetch_rest(store, sha256, bytes, client, own_bytes);
+  return fetch_rest(store, sha256, bytes, client, own_bytes, patience);
 }
 
 // Where to go on after a refused chunk: the server says how much it has.
@@ -108,60 +147,91 @@ Result<std::string> read_chunk(std::ifstream& in, const os::Path& file, uint64_t
 }  // namespace
 
 Status fetch_blob(BlobStore& store, const std::string& sha256, uint64_t bytes,
-                  const std::vector<HttpClientOptions>& sources) {
+                  const std::vector<HttpClientOptions>& sources, const TransferOptions& options) {
   if (!is_sha256_hex(sha256)) {
     return make_error(Code::kInvalid, "a blob is named by 64 lower-case hexadecimal digits");
   }
-  if (store.has(sha256)) return {};
-  std::string reasons;
-  for (const HttpClientOptions& source : sources) {
-    const Status status = fetch_from(store, sha256, bytes, source);
-    if (status.ok()) return {};
-    if (status.error().code == Code::kIo) return status;  // our own disk
-    reasons += fmt::format("{}{}:{}: {}", reasons.empty() ? "" : "; ", source.host, source.port,
-                           status.error().message);
+  Patience patience(options);
+  for (;;) {
+    if (store.has(sha256)) return {};
+    std::string reasons;
+    bool again = false;
+    for (const HttpClientOptions& source : sources) {
+      const Status status = fetch_from(store, sha256, bytes, source, patience);
+      if (status.ok()) return {};
+      const Error& error = status.error();
+      if (error.code == Code::kIo || error.code == Code::kCancelled) return status;  // our own side
+      again = again || Patience::transient(error);
+      reasons += fmt::format("{}{}:{}: {}", reasons.empty() ? "" : "; ", source.host, source.port,
+                             error.message);
+    }
+    const Error error = make_error(
+        Code::kUnavailable,
+        fmt::format("none of {} sources delivered blob {}: {}", sources.size(), sha256, reasons),
+        "upload it again, or wait for a peer that has it");
+    if (!again) return error;
+    WEFT_TRY_STATUS(patience.wait(error));
   }
-  return make_error(
-      Code::kUnavailable,
-      fmt::format("none of {} sources delivered blob {}: {}", sources.size(), sha256, reasons),
-      "upload it again, or wait for a peer that has it");
 }
 
-Result<uint64_t> upload_blob(HttpClient& client, const std::string& sha256, const os::Path& file) {
+namespace {
+
+// The answer, after as many attempts as patience allows.
+template <typename Ask>
+Result<HttpResponse> patiently(Patience& patience, Ask ask) {
+  for (;;) {
+    WEFT_TRY_STATUS(patience.check());
+    auto response = ask();
+    if (response.ok()) return response;
+    WEFT_TRY_STATUS(patience.wait(response.error()));
+  }
+}
+
+}  // namespace
+
+Result<uint64_t> upload_blob(HttpClient& client, const std::string& sha256, const os::Path& file,
+                             const TransferOptions& options) {
   std::error_code ec;
   const uint64_t total = std::filesystem::file_size(file, ec);
   std::ifstream in(file, std::ios::binary);
   if (ec || !in) return make_error(Code::kNotFound, fmt::format("cannot open {}", file.string()));
-  WEFT_TRY(auto head, client.request("HEAD", blob_target(sha256)));
+  Patience patience(options);
+  WEFT_TRY(auto head,
+           patiently(patience, [&] { return client.request("HEAD", blob_target(sha256)); }));
   if (head.status == 200) return uint64_t{0};
   if (head.status != 404) return error_from_response(head);
   uint64_t offset = std::min(header_number(head, "weft-received").value_or(0), total);
   uint64_t sent = 0;
   bool resumed = offset > 0;
-  for (int attempts = 0;;) {
-    WEFT_TRY(std::string chunk, read_chunk(in, file, offset, total));
-    const uint64_t size = chunk.size();
-    auto response = client.request(
-        "PUT", fmt::format("{}?offset={}&total={}", blob_target(sha256), offset, total),
-        std::move(chunk), {{"content-type", "application/octet-stream"}});
-    if (!response.ok()) {
-      if (++attempts >= kMaxAttempts) return std::move(response).error();
-      continue;  // the client reconnects; a chunk that did arrive answers 409 and we go on
-    }
+  for (int conflicts = 0;;) {
+    // A chunk that did arrive answers 409 when it is sent again, and we go on.
+    uint64_t size = 0;
+    WEFT_TRY(auto response, patiently(patience, [&]() -> Result<HttpResponse> {
+               WEFT_TRY(std::string chunk, read_chunk(in, file, offset, total));
+               size = chunk.size();
+               return client.request(
+                   "PUT", fmt::format("{}?offset={}&total={}", blob_target(sha256), offset, total),
+                   std::move(chunk), {{"content-type", "application/octet-stream"}});
+             }));
     sent += size;
-    if (const auto at = resume_at(*response, total)) {
-      if (++attempts >= kMaxAttempts && *at <= offset) return error_from_response(*response);
+    if (const auto at = resume_at(response, total)) {
+      if (*at <= offset && ++conflicts >= kMaxConflicts) return error_from_response(response);
       offset = *at;
       continue;
     }
-    if (response->status >= 400) {
-      Error error = error_from_response(*response);
+    if (response.status >= 400) {
+      Error error = error_from_response(response);
+      if (Patience::transient(error)) {
+        WEFT_TRY_STATUS(patience.wait(error));
+        continue;
+      }
       if (error.code != Code::kCorrupt || !resumed) return error;
       resumed = false;  // what lay there before us was wrong and is gone now
       offset = 0;
       continue;
     }
-    attempts = 0;
+    patience.progress();
+    conflicts = 0;
     offset += size;
     if (offset >= total) return sent;
   }

@@ -68,6 +68,7 @@ HttpResponse get_blob(const BlobStore& store, const HttpRequest& request, const 
     absent.headers["weft-received"] = std::to_string(store.partial_size(name));
     return absent;
   }
+  store.touch(name);
   Range range;
   HttpResponse response;
   response.content_type = "application/octet-stream";
@@ -133,7 +134,10 @@ void put_blob(BlobStore& store, const HttpRequest& request, const std::string& n
   if (Status good = check_chunk(request, *offset, *total, max_blob_bytes); !good.ok()) {
     return reply(problem_response(good.error()));
   }
-  if (store.has(name)) return reply(received(*total));
+  if (store.has(name)) {
+    store.touch(name);
+    return reply(received(*total));
+  }
   const auto bytes = std::as_bytes(std::span(request.body.data(), request.body.size()));
   if (Status status = store.append(name, *offset, bytes); !status.ok()) {
     return reply(failed(store, name, status.error()));

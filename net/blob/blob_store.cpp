@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <fstream>
 
 #include "base/hash.h"
@@ -90,6 +91,56 @@ std::vector<std::string> BlobStore::list() const {
 Status BlobStore::remove(const std::string& sha256) {
   WEFT_TRY_STATUS(check_name(sha256));
   return os::remove_all(path_of(sha256));
+}
+
+namespace {
+
+int64_t age_of(const os::Path& path, std::error_code& ec) {
+  const auto written = fs::last_write_time(path, ec);
+  if (ec) return 0;
+  return std::chrono::duration_cast<std::chrono::milliseconds>(fs::file_time_type::clock::now() -
+                                                               written)
+      .count();
+}
+
+void list_folder(const os::Path& folder, bool complete, std::vector<BlobFile>& out) {
+  std::error_code ec;
+  for (fs::directory_iterator file(folder, ec), end; !ec && file != end; file.increment(ec)) {
+    std::error_code gone;
+    if (!file->is_regular_file(gone) || gone) continue;
+    BlobFile entry{file->path().filename().string(), file->path(), complete, 0, 0};
+    entry.complete = complete && is_sha256_hex(entry.name);  // else an atomic write's leftover
+    entry.bytes = file->file_size(gone);
+    if (gone) continue;
+    entry.age_ms = age_of(file->path(), gone);
+    if (!gone) out.push_back(std::move(entry));
+  }
+}
+
+}  // namespace
+
+std::vector<BlobFile> BlobStore::files() const {
+  std::vector<BlobFile> out;
+  list_folder(dir_ / "partial", false, out);
+  std::error_code ec;
+  for (fs::directory_iterator folder(dir_, ec), end; !ec && folder != end; folder.increment(ec)) {
+    if (folder->path().filename().string().size() == 2) list_folder(folder->path(), true, out);
+  }
+  return out;
+}
+
+Result<bool> BlobStore::remove_if_older(const BlobFile& file, int64_t least_age_ms) {
+  std::error_code ec;
+  if (age_of(file.path, ec) < least_age_ms || ec) return false;
+  WEFT_TRY_STATUS(os::remove_all(file.path));
+  return true;
+}
+
+void BlobStore::touch(const std::string& sha256) const {
+  std::error_code ignored;
+  if (check_name(sha256).ok()) {
+    fs::last_write_time(path_of(sha256), fs::file_time_type::clock::now(), ignored);
+  }
 }
 
 Result<std::string> BlobStore::put(std::span<const std::byte> data) {

@@ -14,6 +14,15 @@ namespace weft::net {
 
 inline constexpr uint64_t kBlobChunkBytes = uint64_t{4} << 20;
 
+// A file of the store: a whole blob, or what a transfer or a crash left of one.
+struct BlobFile {
+  std::string name;
+  os::Path path;
+  bool complete = false;
+  uint64_t bytes = 0;
+  int64_t age_ms = 0;  // since it was written or asked for
+};
+
 class BlobStore {
  public:
   static Result<BlobStore> open(const os::Path& dir);
@@ -23,6 +32,12 @@ class BlobStore {
   Result<uint64_t> size_of(const std::string& sha256) const;
   std::vector<std::string> list() const;
   Status remove(const std::string& sha256);
+
+  std::vector<BlobFile> files() const;
+  // Whether it was removed: not if it became younger than least_age_ms meanwhile.
+  Result<bool> remove_if_older(const BlobFile& file, int64_t least_age_ms);
+  // Somebody relies on the blob: its age counts from now.
+  void touch(const std::string& sha256) const;
 
   // Stores bytes or a file (hashed while copying); returns the name.
   Result<std::string> put(std::span<const std::byte> data);
@@ -47,12 +62,24 @@ class BlobStore {
 bool serve_blob(BlobStore& store, const HttpRequest& request, bool allow_put,
                 uint64_t max_blob_bytes, const HttpReply& reply);
 
+struct TransferOptions {
+  // What is unreachable or silent is tried again after 0.1 s, then twice as long up to 2 s, until
+  // nothing has moved for this long. A chunk that gets through starts it anew.
+  int64_t patience_ms = 20000;
+  // Asked before every chunk and while waiting; true: the transfer ends with kCancelled. It may
+  // outlast a request under way, which its client's timeout bounds. Empty: never.
+  std::function<bool()> cancelled;
+};
+
 // Downloads into store from the first source that has it, in chunks, resuming what is there;
-// a source that fails or lies is skipped and the next one tried.
+// a source that fails or lies is skipped and the next one tried, all of them again while patience
+// lasts and one of them may just be unreachable.
 Status fetch_blob(BlobStore& store, const std::string& sha256, uint64_t bytes,
-                  const std::vector<HttpClientOptions>& sources);
+                  const std::vector<HttpClientOptions>& sources,
+                  const TransferOptions& options = {});
 
 // Uploads a file under its hash unless the server has it; resumes. Returns bytes actually sent.
-Result<uint64_t> upload_blob(HttpClient& client, const std::string& sha256, const os::Path& file);
+Result<uint64_t> upload_blob(HttpClient& client, const std::string& sha256, const os::Path& file,
+                             const TransferOptions& options = {});
 
 }  // namespace weft::net

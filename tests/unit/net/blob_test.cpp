@@ -221,6 +221,51 @@ TEST_F(BlobHttpTest, FetchSkipsLiarsAndAbsentSourcesAndResumes) {
   EXPECT_EQ(stored(target, name_), content_);
 }
 
+TEST_F(BlobHttpTest, TransfersWaitForAServerThatComesBack) {
+  BlobStore origin = fresh_store("later"), target = fresh_store("later_to");
+  auto server = serve(origin);
+  const HttpClientOptions where = client(*server);
+  server.reset();
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    HttpServerOptions options = cluster_.server_options();
+    options.port = where.port;
+    server = HttpServer::start(options, [&](HttpRequest request, HttpReply reply) {
+               (void)serve_blob(origin, request, true, 1 << 30, reply);
+             }).value();
+  });
+  HttpClient http(where);
+  const auto sent = upload_blob(http, name_, file_of(content_));
+  later.join();
+  ASSERT_TRUE(sent.ok()) << sent.error().message;
+  EXPECT_EQ(stored(origin, name_), content_);
+  EXPECT_TRUE(fetch_blob(target, name_, content_.size(), {where}).ok());
+}
+
+TEST_F(BlobHttpTest, TransfersGiveUpAfterTheirPatienceOrWhenCancelled) {
+  BlobStore target = fresh_store("patience");
+  const auto server = serve(target);
+  HttpClientOptions dead = client(*server);
+  dead.port = 1;
+  HttpClient http(dead);
+  TransferOptions options;
+  options.patience_ms = 0;
+  EXPECT_EQ(upload_blob(http, name_, file_of(content_), options).error().code, Code::kUnavailable);
+  EXPECT_EQ(fetch_blob(target, name_, 9, {dead}, options).error().code, Code::kUnavailable);
+  options.patience_ms = 3600000;
+  int asked = 0;
+  options.cancelled = [&] { return ++asked > 3; };
+  EXPECT_EQ(upload_blob(http, name_, file_of(content_), options).error().code, Code::kCancelled);
+  asked = 0;
+  EXPECT_EQ(fetch_blob(target, name_, 9, {dead}, options).error().code, Code::kCancelled);
+  // Between two chunks as well.
+  HttpClient alive(client(*server));
+  asked = 0;
+  options.cancelled = [&] { return ++asked > 2; };
+  EXPECT_EQ(upload_blob(alive, name_, file_of(content_), options).error().code, Code::kCancelled);
+  EXPECT_EQ(target.partial_size(name_), kBlobChunkBytes);
+}
+
 TEST_F(BlobHttpTest, FetchFromLiarsOnlyFailsAndStoresNothing) {
   BlobStore target = fresh_store("lied");
   const auto liar = lie(content_of(content_.size(), 9)), short_liar = lie("short");
