@@ -26,7 +26,7 @@ Config make_config() {
            1000, kDayMs},
           {"prepare_ms", kInt, "600000", "a stage may take to fetch and start", 1000, kDayMs},
           {"connect_ms", kInt, "60000", "stages may take to link up", 1000, kDayMs},
-          {"stall_ms", kInt, "300000", "a running job without progress that long fails", 1000,
+          {"stall_ms", kInt, "120000", "a running job without progress that long fails", 1000,
            kDayMs},
           {"stop_ms", kInt, "30000", "workers may take to stop", 1000, kDayMs},
           {"final_checkpoint_ms", kInt, "600000", "the last checkpoint may take to be stored", 1000,

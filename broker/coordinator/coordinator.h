@@ -108,8 +108,9 @@ using Event = std::variant<PeerJoined, PeerHello, PeerHeartbeat, StageUpdate, St
                            DrainPeer, RemovePeer, Restarted, Tick>;
 
 // ---- effects -----------------------------------------------------------------------------------
-struct SendWelcome {
+struct SendWelcome {  // carries the revoked peers, too
   std::string peer;
+  bool hello_wanted = false;  // it sends heartbeats, its Hello was lost
 };
 struct SendPrepare {
   std::string peer, job;
@@ -175,7 +176,7 @@ struct TruncateMetrics {  // a resumed job repeats the steps after this one
   std::string job;
   int64_t after_step = 0;
 };
-struct Revoke {
+struct Revoke {  // its keys end; the set of revoked peers changed
   std::string peer, curve_public;
 };
 
@@ -195,12 +196,17 @@ struct CoordinatorOptions {
   int64_t gone_ms = 15000;
   int64_t prepare_ms = 600000;  // fetch blobs, start the worker, listen
   int64_t connect_ms = 60000;   // link up, load weights
-  int64_t stall_ms = 300000;    // without progress while running; at least 10 median steps
+  // Without progress while running; at least 10 median steps. A worker whose compute thread moves
+  // and a daemon that uploads say so about every 10 s, so a long step is no stall.
+  int64_t stall_ms = 120000;
+  int64_t silent_ms = 3600000;  // alive, but no step, evaluation or checkpoint; at least 10 stalls
   int64_t stop_ms = 30000;      // a worker may take to stop
   int64_t stop_repeat_ms = 2000;
+  int64_t hello_repeat_ms = 2000;
   int64_t lost_ms = 10000;  // heartbeats that do not name an assignment end it
   int64_t blame_ms = 2000;  // a broken link waits for the failure that broke it
   int64_t final_checkpoint_ms = 600000;
+  int64_t revoked_ms = int64_t{366} * 86400 * 1000;  // certificates of peers end before
   int64_t settle_ms = 1500;  // "auto" waits that long after the last arrival of a peer
   PlanFunction plan;
 };

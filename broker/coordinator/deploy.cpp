@@ -8,7 +8,8 @@ namespace weft::broker {
 namespace {
 
 bool usable(const Peer& peer) {
-  return peer.phase == PeerPhase::kIdle && !peer.assignment && !peer.leftover &&
+  const bool introduced = peer.hello_session != 0 || peer.capabilities.cores != 0;
+  return peer.phase == PeerPhase::kIdle && introduced && !peer.assignment && !peer.leftover &&
          !peer.drain_requested;
 }
 
@@ -26,8 +27,10 @@ bool Machine::must_settle(const Job& job, bool any_idle) const {
       now_ms_ - job.queued_ms < 10 * options_.settle_ms) {
     return true;
   }
-  return std::any_of(state_.peers.begin(), state_.peers.end(), [](const auto& entry) {
-    return entry.second.assignment && entry.second.assignment->stopping;
+  // A daemon that claims a stopping assignment for ever is not waited for.
+  return std::any_of(state_.peers.begin(), state_.peers.end(), [&](const auto& entry) {
+    const auto& held = entry.second.assignment;
+    return held && held->stopping && now_ms_ - held->stop_since_ms < options_.stop_ms;
   });
 }
 
@@ -165,12 +168,23 @@ void Machine::on(const StageUpdate& event) {
     failure.peer = event.peer;
     if (failure.message.empty()) failure.message = "its worker stopped unasked";
     stage_failed(*owner, std::move(failure));
+  } else if (*phase == StagePhase::kFinished) {
+    owner->progress_ms = now_ms_;
+    stage_finished(*owner, event.stage);
   } else if (owner->phase == JobPhase::kDeploying) {
     advance_deployment(*owner);
   } else {
     owner->progress_ms = now_ms_;
-    maybe_finished(*owner);
   }
+}
+
+void Machine::stage_finished(Job& job, int32_t stage) {
+  if (job.phase == JobPhase::kRunning) {
+    maybe_finished(job);
+    return;
+  }
+  stage_failed(job, Failure{"internal", "its worker ended before the job was started", "", stage,
+                            job.stages[static_cast<size_t>(stage)].peer});
 }
 
 void Machine::advance_deployment(Job& job) {
@@ -316,6 +330,8 @@ void Machine::tick_job(Job& job) {
                    "", static_cast<int32_t>(i), job.stages[i].peer});
       return;
     }
+    // Whatever brought it here: no job deploys beyond its deadline.
+    fail(job, Failure{"timeout", "the deployment did not complete in time", "", -1, ""});
   } else if (job.phase == JobPhase::kCancelling && now_ms_ >= job.deadline_ms) {
     end(job, JobPhase::kCancelled,
         job.reason +
@@ -327,15 +343,6 @@ void Machine::tick_job(Job& job) {
 }
 
 void Machine::check_stall(Job& job) {
-  if (job.finish_deadline_ms != 0) {
-    if (now_ms_ < job.finish_deadline_ms) return;
-    fail(job, Failure{"timeout",
-                      fmt::format("all steps are done, but the final checkpoint was not complete "
-                                  "within {} s",
-                                  options_.final_checkpoint_ms / 1000),
-                      "", -1, ""});
-    return;
-  }
   std::vector<double> seconds = job.step_seconds;
   int64_t limit_ms = options_.stall_ms;
   if (!seconds.empty()) {
@@ -345,7 +352,19 @@ void Machine::check_stall(Job& job) {
   }
   const int64_t still_ms = now_ms_ - job.progress_ms;
   const int64_t silent_ms = now_ms_ - job.report_ms;
-  if (still_ms < limit_ms && silent_ms < 10 * limit_ms) return;
+  const bool stuck =
+      still_ms >= limit_ms || silent_ms >= std::max(options_.silent_ms, 10 * limit_ms);
+  if (job.finish_deadline_ms != 0) {
+    // An upload that goes on may take longer than its deadline.
+    if (now_ms_ < job.finish_deadline_ms || !stuck) return;
+    fail(job, Failure{"timeout",
+                      fmt::format("all steps are done, but the final checkpoint was not complete "
+                                  "within {} s",
+                                  options_.final_checkpoint_ms / 1000),
+                      "", -1, ""});
+    return;
+  }
+  if (!stuck) return;
   fail(job, Failure{"timeout",
                     fmt::format("no progress since step {} for {} s (limit {} s)", job.step,
                                 std::max(still_ms, silent_ms) / 1000, limit_ms / 1000),

@@ -45,6 +45,7 @@ class Machine {
   void heard(Peer& peer, const std::string& how);
   void lose(Peer& peer, const std::string& reason);
   void reported(Peer& peer, const std::vector<ReportedAssignment>& assignments);
+  void ask_for_hello(Peer& peer);
   void check_own_report(Peer& peer, const ReportedAssignment& reported);
   void check_missing(Peer& peer);
   void check_leftovers(Peer& peer, const std::vector<ReportedAssignment>& assignments);
@@ -61,6 +62,7 @@ class Machine {
   void stop_all(Job& job, const std::string& reason);
   void send_stop(Peer& peer, const std::string& reason);
   void stage_failed(Job& job, Failure failure);
+  void stage_finished(Job& job, int32_t stage);
   void judge(Job& job);
   void fail(Job& job, const Failure& failure);
   void maybe_cancelled(Job& job);

@@ -46,9 +46,7 @@ void Machine::heard(Peer& peer, const std::string& how) {
     case PeerPhase::kGone:
       state_.last_arrival_ms = now_ms_;
       if (peer.drain_requested) {
-        // joining may drain at once; gone comes back only to be told again.
         set_phase(peer, PeerPhase::kDraining, how + ", still to drain");
-        effects_.push_back(SendDrain{peer.id, "drained by the administrator"});
       } else {
         set_phase(peer, PeerPhase::kIdle, how);
       }
@@ -69,6 +67,8 @@ void Machine::lose(Peer& peer, const std::string& reason) {
   const std::optional<Assignment> held = peer.assignment;
   peer.assignment.reset();
   peer.leftover = false;
+  peer.hello_session = 0;  // it has missed what was sent meanwhile
+  peer.hello_asked_ms = -1;
   set_phase(peer, PeerPhase::kGone, reason);
   if (!held) return;
   Job* owner = job(held->job);
@@ -100,6 +100,7 @@ void Machine::on(const PeerJoined& event) {
   entry.name = event.name;
   entry.curve_public = event.curve_public;
   entry.key_fingerprint = event.key_fingerprint;
+  entry.drain_requested = false;  // whoever invites it again wants it
   effects_.push_back(PersistPeer{event.peer});
 }
 
@@ -108,15 +109,21 @@ void Machine::on(const PeerHello& event) {
   if (entry == nullptr) return;
   if (event.session == entry->left_session && event.session != 0) return;
   if (entry->session != event.session) entry->heartbeat_sequence = 0;
-  entry->session = event.session;
+  entry->session = entry->hello_session = event.session;
+  entry->hello_asked_ms = -1;
   entry->capabilities = event.capabilities;
+  ++state_.idle_version;
   if (entry->phase == PeerPhase::kDraining && !entry->drain_requested && !entry->assignment) {
     set_phase(*entry, PeerPhase::kIdle, "came back");
     state_.last_arrival_ms = now_ms_;
   }
   heard(*entry, "said hello");
   effects_.push_back(PersistPeer{event.peer});
-  effects_.push_back(SendWelcome{event.peer});
+  effects_.push_back(SendWelcome{event.peer, false});
+  if (entry->drain_requested) {
+    // A daemon that started anew has forgotten it.
+    effects_.push_back(SendDrain{event.peer, "drained by the administrator"});
+  }
   reported(*entry, event.assignments);
 }
 
@@ -131,10 +138,23 @@ void Machine::on(const PeerHeartbeat& event) {
   entry->session = event.session;
   entry->heartbeat_sequence = event.sequence;
   heard(*entry, "was heard");
+  ask_for_hello(*entry);
   if (event.draining && entry->phase != PeerPhase::kDraining) {
     set_phase(*entry, PeerPhase::kDraining, "it drains");
+  } else if (!event.draining && entry->phase == PeerPhase::kDraining && !entry->drain_requested &&
+             !entry->assignment) {
+    set_phase(*entry, PeerPhase::kIdle, "it drains no more");
+    state_.last_arrival_ms = now_ms_;
   }
   reported(*entry, event.assignments);
+}
+
+// A Hello lives only some seconds at the daemon, so it can be lost for good.
+void Machine::ask_for_hello(Peer& peer) {
+  if (peer.hello_session == peer.session) return;
+  if (peer.hello_asked_ms >= 0 && now_ms_ - peer.hello_asked_ms < options_.hello_repeat_ms) return;
+  peer.hello_asked_ms = now_ms_;
+  effects_.push_back(SendWelcome{peer.id, true});
 }
 
 void Machine::reported(Peer& peer, const std::vector<ReportedAssignment>& assignments) {
@@ -168,7 +188,7 @@ void Machine::check_own_report(Peer& peer, const ReportedAssignment& entry) {
   }
   if (entry.state == "finished") {
     stage->phase = StagePhase::kFinished;
-    maybe_finished(*job(held.job));
+    stage_finished(*job(held.job), held.stage);
     return;
   }
   check_missing(peer);  // failed or stopped: the update that says why is still due
@@ -239,10 +259,17 @@ void Machine::on(const RemovePeer& event) {
   effects_.push_back(SendRemoved{event.peer, "removed by the administrator"});
   effects_.push_back(Revoke{event.peer, entry->curve_public});
   lose(*entry, "it was removed by the administrator");
+  std::erase_if(state_.revoked,
+                [&](const auto& old) { return now_ms_ - old.second >= options_.revoked_ms; });
+  state_.revoked[event.peer] = now_ms_;
   emit("", "peer", fmt::format("{} was removed, its keys are revoked", peer_text(event.peer)),
        {{"peer", event.peer}});
   state_.peers.erase(event.peer);
   effects_.push_back(ErasePeer{event.peer});
+  // Peers serve blobs to each other: they must refuse its certificate from now on.
+  for (const auto& [id, other] : state_.peers) {
+    if (other.phase != PeerPhase::kGone) effects_.push_back(SendWelcome{id, false});
+  }
 }
 
 void Machine::tick_peer(Peer& peer) {
@@ -304,7 +331,8 @@ void Machine::on(const Restarted& event) {
   for (auto& [id, entry] : state_.peers) {
     entry.assignment.reset();
     entry.leftover = false;
-    entry.session = entry.heartbeat_sequence = entry.left_session = 0;
+    entry.session = entry.heartbeat_sequence = entry.left_session = entry.hello_session = 0;
+    entry.hello_asked_ms = -1;
     entry.last_seen_ms = now_ms_;
     if (entry.phase == PeerPhase::kGone || entry.phase == PeerPhase::kDraining) continue;
     entry.former = entry.phase == PeerPhase::kJoining ? PeerPhase::kJoining : PeerPhase::kIdle;

@@ -51,6 +51,8 @@ struct Peer {
   PeerPhase former = PeerPhase::kJoining;  // before suspect
   int64_t joined_ms = 0, last_seen_ms = 0;
   uint64_t session = 0, heartbeat_sequence = 0;
+  uint64_t hello_session = 0;    // its last Hello came in; another session: one is asked for
+  int64_t hello_asked_ms = -1;   // of this session
   uint64_t left_session = 0;     // said it leaves; stragglers of that session are ignored
   bool drain_requested = false;  // by a user, survives a restart of the daemon
   bool leftover = false;         // its heartbeat names an active assignment that is not ours
@@ -123,6 +125,8 @@ struct Job {
 
 struct State {
   std::map<std::string, Peer> peers;
+  // Removed peers whose certificates have not expired yet, and when they were removed.
+  std::map<std::string, int64_t> revoked;
   std::map<std::string, Job> jobs;
   uint64_t idle_version = 1;     // changes whenever the set of idle peers may have
   int64_t last_arrival_ms = -1;  // a peer became usable

@@ -114,6 +114,145 @@ TEST(Coordinator, AHungPipelineFailsAtTheStallLimit) {
   EXPECT_THAT(cluster.job("j").reason, HasSubstr("no progress since step"));
 }
 
+TEST(Coordinator, ALongStepOrUploadIsNoStallButSilenceWithoutEndIs) {
+  FakeCluster cluster(1, {});
+  cluster.options().stall_ms = 5000;
+  cluster.options().silent_ms = 200000;
+  cluster.feed(job_of("j", 2, 1000));
+  ASSERT_TRUE(cluster.run_until([&] { return cluster.job("j").step > 2; }, 60000));
+  for (const StageState& stage : cluster.job("j").stages) cluster.slow_worker(stage.peer);
+  cluster.run_ms(150000, false);
+  EXPECT_EQ(cluster.job("j").phase, JobPhase::kRunning) << cluster.job("j").reason;
+  ASSERT_TRUE(cluster.run_until([&] { return ended(cluster.job("j").phase); }, 60000));
+  EXPECT_THAT(cluster.job("j").reason, HasSubstr("no progress since step"));
+}
+
+TEST(Coordinator, AliveOfAStuckComputeThreadIsNoProgress) {
+  FakeCluster cluster(1, {});
+  cluster.options().stall_ms = 5000;
+  cluster.feed(job_of("j", 1, 1000));
+  ASSERT_TRUE(cluster.run_until([&] { return cluster.job("j").step > 2; }, 60000));
+  cluster.hang_worker("p-0");
+  const int64_t hung_ms = cluster.now();
+  while (!ended(cluster.job("j").phase) && cluster.now() - hung_ms < 20000) {
+    cluster.run_ms(1000, false);
+    const double still_s = static_cast<double>(cluster.now() - hung_ms) / 1000;
+    cluster.feed(StageReport{"p-0", "j", 1, 0, StageReport::Kind::kAlive, 3, {}, {}, still_s});
+  }
+  EXPECT_EQ(cluster.job("j").phase, JobPhase::kFailed);
+  EXPECT_LE(cluster.now() - hung_ms, 8000);
+}
+
+TEST(Coordinator, AFinalUploadThatGoesOnMayTakeLongerThanItsDeadline) {
+  FakeCluster cluster(1, {});
+  cluster.options().stall_ms = 5000;
+  cluster.options().final_checkpoint_ms = 10000;
+  cluster.feed(job_of("j", 1, 1000));
+  ASSERT_TRUE(cluster.run_until([&] { return cluster.job("j").step > 2; }, 60000));
+  cluster.hang_worker("p-0");
+  cluster.feed(StageUpdate{"p-0", "j", 1, 0, "finished", "", 0, {}});
+  for (int i = 0; i < 30; ++i) {
+    cluster.run_ms(1000, false);
+    cluster.feed(StageReport{"p-0", "j", 1, 0, StageReport::Kind::kAlive, 1000, {}, {}, 0});
+  }
+  EXPECT_EQ(cluster.job("j").phase, JobPhase::kRunning) << cluster.job("j").reason;
+  cluster.run_ms(6000, false);
+  EXPECT_THAT(cluster.job("j").reason, HasSubstr("final checkpoint was not complete"));
+}
+
+TEST(Coordinator, ALostHelloIsAskedForAndThePeerTakesNoWorkBefore) {
+  FakeOptions fake;
+  fake.peers = 1;
+  FakeCluster cluster(1, fake);
+  cluster.feed(PeerJoined{"p-9", "late", "c", "k"});
+  int asked = 0;
+  cluster.on_effect = [&](const Effect& effect) {
+    const auto* e = std::get_if<SendWelcome>(&effect);
+    if (e != nullptr && e->hello_wanted && e->peer == "p-9") ++asked;
+  };
+  cluster.start_unheard("p-9");
+  cluster.feed(PeerHeartbeat{"p-9", 999, 1, false, {}});
+  EXPECT_EQ(asked, 1);
+  cluster.feed(job_of("j", 2));
+  EXPECT_EQ(cluster.job("j").phase, JobPhase::kQueued) << "nothing is known of p-9";
+  ASSERT_TRUE(
+      cluster.run_until([&] { return cluster.job("j").phase == JobPhase::kRunning; }, 9000));
+  EXPECT_EQ(cluster.state().peers.at("p-9").capabilities.advertise_host, "10.0.0.1");
+  cluster.run_ms(10000, false);
+  EXPECT_LE(asked, 2) << "asked once a session";
+}
+
+TEST(Coordinator, APeerThatDrainsNoMoreIsIdleAgain) {
+  FakeCluster cluster(1, {});
+  const auto phase = [&] { return cluster.state().peers.at("p-0").phase; };
+  const uint64_t session = cluster.state().peers.at("p-0").session;
+  cluster.feed(PeerHeartbeat{"p-0", session, 100, true, {}});
+  EXPECT_EQ(phase(), PeerPhase::kDraining);
+  cluster.feed(PeerHeartbeat{"p-0", session, 101, false, {}});
+  EXPECT_EQ(phase(), PeerPhase::kIdle);
+  // Drained by a user it stays so, is told again after a restart, until it is invited again.
+  int drains = 0;
+  cluster.on_effect = [&](const Effect& effect) {
+    if (std::holds_alternative<SendDrain>(effect)) ++drains;
+  };
+  cluster.feed(DrainPeer{"p-0"});
+  cluster.feed(PeerHeartbeat{"p-0", session, 102, false, {}});
+  EXPECT_EQ(phase(), PeerPhase::kDraining);
+  EXPECT_EQ(drains, 1);
+  cluster.start_daemon("p-0");
+  EXPECT_EQ(drains, 2);
+  EXPECT_EQ(phase(), PeerPhase::kDraining);
+  cluster.feed(PeerJoined{"p-0", "name", "curve", "key"});
+  cluster.start_daemon("p-0");
+  EXPECT_EQ(drains, 2);
+  EXPECT_EQ(phase(), PeerPhase::kIdle);
+}
+
+TEST(Coordinator, AStageThatFinishesBeforeTheStartFailsTheJob) {
+  for (const bool by_heartbeat : {true, false}) {
+    FakeCluster cluster(1, {});
+    cluster.feed(job_of("j", 2));
+    ASSERT_EQ(cluster.job("j").phase, JobPhase::kDeploying);
+    const uint64_t session = cluster.state().peers.at("p-0").session;
+    if (by_heartbeat) {
+      cluster.feed(PeerHeartbeat{"p-0", session, 100, false, {{"j", 1, 0, "finished"}}});
+    } else {
+      cluster.feed(StageUpdate{"p-0", "j", 1, 0, "finished", "", 0, {}});
+    }
+    EXPECT_EQ(cluster.job("j").phase, JobPhase::kFailed);
+    EXPECT_THAT(cluster.job("j").reason, HasSubstr("ended before the job was started"));
+  }
+}
+
+TEST(Coordinator, NoJobDeploysBeyondItsDeadline) {
+  FakeCluster cluster(1, {});
+  cluster.options().prepare_ms = 5000;
+  cluster.feed(job_of("j", 2));
+  for (StageState& stage : cluster.state().jobs.at("j").stages) {
+    cluster.hang_worker(stage.peer);
+    stage.phase = StagePhase::kRunning;  // whatever brought it here
+  }
+  cluster.run_ms(6000, false);
+  EXPECT_TRUE(ended(cluster.job("j").phase)) << cluster.job("j").reason;
+}
+
+TEST(Coordinator, ADaemonThatNeverStopsDoesNotBlockAutoJobs) {
+  FakeOptions fake;
+  fake.peers = 2;
+  FakeCluster cluster(1, fake);
+  cluster.options().stop_ms = 5000;
+  cluster.feed(job_of("j", 1, 1000));
+  ASSERT_TRUE(cluster.run_until([&] { return cluster.job("j").step > 2; }, 60000));
+  cluster.deaf_worker("p-0");
+  cluster.feed(CancelJob{"j", ""});
+  cluster.feed(job_of("k", 0, 10));
+  cluster.run_ms(3000, false);
+  EXPECT_EQ(cluster.job("k").phase, JobPhase::kQueued);
+  ASSERT_TRUE(
+      cluster.run_until([&] { return cluster.job("k").phase == JobPhase::kRunning; }, 9000));
+  EXPECT_EQ(cluster.job("k").stages.size(), 1u);
+}
+
 TEST(Coordinator, DeploymentDeadlinesNameTheSlowStage) {
   FakeCluster cluster(1, {});
   cluster.options().prepare_ms = 5000;
@@ -225,11 +364,15 @@ TEST(Coordinator, RemovingAPeerRevokesItAndFailsItsJob) {
   ASSERT_TRUE(
       cluster.run_until([&] { return cluster.job("j").phase == JobPhase::kRunning; }, 9000));
   std::string revoked;
+  std::vector<std::string> told;
   cluster.on_effect = [&](const Effect& effect) {
     if (const auto* e = std::get_if<Revoke>(&effect)) revoked = e->curve_public;
+    if (const auto* e = std::get_if<SendWelcome>(&effect)) told.push_back(e->peer);
   };
   cluster.feed(RemovePeer{"p-1"});
   EXPECT_EQ(revoked, "curvep-1");
+  EXPECT_TRUE(cluster.state().revoked.contains("p-1"));
+  EXPECT_EQ(told, (std::vector<std::string>{"p-0", "p-2", "p-3", "p-4"}));
   EXPECT_FALSE(cluster.state().peers.contains("p-1"));
   EXPECT_EQ(cluster.job("j").phase, JobPhase::kFailed);
   EXPECT_THAT(cluster.job("j").reason, HasSubstr("removed by the administrator"));

@@ -101,6 +101,20 @@ class FakeCluster {
     capabilities.advertise_host = "10.0.0.1";
     feed(PeerHello{id, daemon.session, capabilities, {}});
   }
+  // Its Hello never arrives; heartbeats do.
+  void start_unheard(const std::string& id) {
+    daemons_[id] = Daemon{};
+    daemons_[id].alive = true;
+    daemons_[id].session = ++sessions_;
+  }
+  // Its worker computes one long step: it says that it is alive, nothing else.
+  void slow_worker(const std::string& id) {
+    if (daemons_[id].work) daemons_[id].work->slow = true;
+  }
+  // Stop is heard and never obeyed.
+  void deaf_worker(const std::string& id) {
+    if (daemons_[id].work) daemons_[id].work->deaf = true;
+  }
   void crash_worker(const std::string& id) {
     Daemon& daemon = daemons_[id];
     if (daemon.work) worker_failed(id, *daemon.work, "internal", "its worker was killed");
@@ -127,7 +141,7 @@ class FakeCluster {
     std::string state = "preparing";
     int64_t listen_at_ms = -1, ready_at_ms = -1, next_step_ms = -1;
     int64_t step = 0;
-    bool hung = false;
+    bool hung = false, slow = false, deaf = false;
   };
   struct Daemon {
     bool alive = false;
@@ -190,6 +204,7 @@ class FakeCluster {
       work.state = "ready";
       update(id, work);
     }
+    if (work.slow) return;
     if (work.state == "running" && now_ms_ >= work.next_step_ms) step(id, work);
   }
 
@@ -235,6 +250,12 @@ class FakeCluster {
             {daemon.work->job, daemon.work->epoch, daemon.work->stage, daemon.work->state});
       }
       send([this, beat] { feed(beat); });
+      if (daemon.work && daemon.work->slow && !daemon.work->hung) {
+        const Work& work = *daemon.work;
+        StageReport alive{id,        work.job, work.epoch, work.stage, StageReport::Kind::kAlive,
+                          work.step, {},       {},         0.5};
+        send([this, alive] { feed(alive); });
+      }
     }
     for (auto& [id, entry] : state_.jobs) {
       if (!ended(entry.phase) && chance(fake_.cancel)) {
@@ -247,6 +268,20 @@ class FakeCluster {
   void handle(const Effect& effect) {
     std::visit([&](const auto& body) { act(body); }, effect);
     if (on_effect) on_effect(effect);
+  }
+  void act(const SendWelcome& e) {
+    if (!e.hello_wanted) return;
+    send([this, e] {
+      const Daemon& daemon = daemons_[e.peer];
+      if (!daemon.alive) return;
+      PeerHello hello{e.peer, daemon.session, {}, {}};
+      hello.capabilities.advertise_host = "10.0.0.1";
+      if (daemon.work && !over(*daemon.work)) {
+        const Work& work = *daemon.work;
+        hello.assignments.push_back({work.job, work.epoch, work.stage, work.state});
+      }
+      feed(hello);
+    });
   }
   void act(const SendPrepare& e) {
     note("prepare", e.peer, e.stage);
@@ -282,7 +317,7 @@ class FakeCluster {
     note("stop", e.peer, e.stage);
     send([this, e] {
       Daemon& daemon = daemons_[e.peer];
-      if (!mine(daemon, e.job, e.epoch) || over(*daemon.work)) return;
+      if (!mine(daemon, e.job, e.epoch) || over(*daemon.work) || daemon.work->deaf) return;
       daemon.work->state = "stopped";
       update(e.peer, *daemon.work);
     });
