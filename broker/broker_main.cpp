@@ -8,7 +8,9 @@
 #include <map>
 
 #include "base/log.h"
+#include "base/os/folder_lock.h"
 #include "base/os/notify.h"
+#include "base/os/process.h"
 #include "base/os/signals.h"
 #include "base/version.h"
 #include "broker/home.h"
@@ -43,7 +45,12 @@ Status run(const Config& config) {
   });
   const os::Path dir = state_dir(config);
   WEFT_TRY_STATUS(os::make_directories(dir, 0700));
-  WEFT_TRY(const FolderLock lock, FolderLock::take(dir));
+  const auto lock = os::FolderLock::take(dir);
+  if (!lock.ok()) {
+    if (lock.error().code != Code::kExists) return lock.error();
+    return make_error(Code::kExists, fmt::format("a broker already runs on {}", dir.string()),
+                      "stop it first, or choose another --state-dir");
+  }
   remove_running(dir);
   WEFT_TRY(Home home, open_home(dir));
   const std::string fingerprint = home.authority.fingerprint();
@@ -69,15 +76,24 @@ Status init(const Config& config) {
   return {};
 }
 
+// The command that logs a user in, ready to be copied to another machine.
 Status token(const Config& config, bool renew) {
   const os::Path dir = state_dir(config);
   if (renew) {
-    WEFT_TRY(const std::string made, renew_token(dir));
-    fmt::print("{}\n", made);
-    return {};
+    WEFT_TRY([[maybe_unused]] const std::string made, renew_token(dir));
   }
   WEFT_TRY(const Home home, open_home(dir));
-  fmt::print("{}\n", home.admin_token);
+  const ServiceOptions options = service_options(config);
+  uint16_t port = options.http_port;
+  if (const auto running = read_running(dir); running.ok()) port = running->http_port;
+  if (port == 0) {
+    return make_error(
+        Code::kUnavailable,
+        "the port is chosen when the broker starts, and no broker runs on " + dir.string(),
+        "start it, or set http_port");
+  }
+  fmt::print("{}\n", login_command(client_host(options, os::host_name()), port,
+                                   home.authority.fingerprint(), home.admin_token));
   return {};
 }
 
@@ -102,7 +118,7 @@ int main_of(int argc, char** argv) {
   };
   CLI::App* run_verb = verb("run", "run the broker in the foreground");
   CLI::App* init_verb = verb("init", "make the CA, the keys and the administrator's token");
-  CLI::App* token_verb = verb("token", "print the administrator's token");
+  CLI::App* token_verb = verb("token", "print the login command with the administrator's token");
   token_verb->add_flag("--renew", renew, "make a new one (restart the broker to use it)");
   CLI::App* config_verb = verb("config", "show the settings");
   config_verb->add_flag("--origin", origin, "and where each comes from");

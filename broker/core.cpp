@@ -11,6 +11,8 @@
 #include "broker/effects.h"
 #include "broker/messages.h"
 #include "broker/planner/planner.h"
+#include "broker/sweep.h"
+#include "broker/worker_spec_builder.h"
 
 namespace weft::broker {
 namespace {
@@ -18,6 +20,8 @@ namespace {
 constexpr int32_t kMessageTtlMs = 60000;
 constexpr size_t kMaxBlobsPerPeer = 100000;
 constexpr size_t kMaxLogLine = 4096;
+constexpr int kMaxLogLines = 1000;  // of a message
+constexpr const char* kRevokedMeta = "revoked_peers";
 constexpr size_t kMaxLoadedJobs = 8;
 constexpr size_t kMaxReportBytes = size_t{1} << 20;
 
@@ -64,11 +68,32 @@ Status Core::load() {
       WEFT_TRY(Checkpoint checkpoint, checkpoint_from_record(row));
       job.checkpoints.emplace(checkpoint.step, std::move(checkpoint));
     }
+    if (const auto body = store_.submission(job.id); body.ok()) {
+      know(job.id, body.value());
+    } else {
+      log_error("job {}: {}; no blob will be removed", job.id, body.error().text());
+      every_job_known_ = false;
+    }
     WEFT_TRY(const int64_t logged, store_.last_step(job.id));
     job.step = std::max(job.step, logged);
     state_.jobs.emplace(job.id, std::move(job));
   }
+  WEFT_TRY_STATUS(load_revoked());
   apply(Restarted{utc_text(now_ms())});
+  return {};
+}
+
+Status Core::load_revoked() {
+  WEFT_TRY(const std::string text, store_.meta(kRevokedMeta));
+  if (text.empty()) return {};
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) {
+    return make_error(Code::kCorrupt, "the store's list of removed peers is broken",
+                      "restore broker.db from a backup");
+  }
+  for (const auto& [peer, removed_ms] : json.items()) {
+    if (removed_ms.is_number_integer()) state_.revoked[peer] = removed_ms.get<int64_t>();
+  }
   return {};
 }
 
@@ -247,10 +272,15 @@ void Core::on_logs(const std::string& peer, const proto::LogLines& logs) {
     return;
   }
   note(store_.batch([&]() -> Status {
-    for (const std::string& line : logs.lines()) {
-      WEFT_TRY_STATUS(store_.add_log(logs.job(), logs.stage(), line.substr(0, kMaxLogLine)));
+    const int count = std::min(logs.lines_size(), kMaxLogLines);
+    for (int i = 0; i < count; ++i) {
+      WEFT_TRY_STATUS(
+          store_.add_log(logs.job(), logs.stage(), logs.lines(i).substr(0, kMaxLogLine)));
     }
-    return {};
+    if (count == logs.lines_size()) return {};
+    return store_.add_log(
+        logs.job(), logs.stage(),
+        fmt::format("({} lines too many at once were dropped)", logs.lines_size() - count));
   }));
   if (news_) news_(logs.job());
 }
@@ -270,6 +300,78 @@ size_t Core::blobs_at(const std::string& peer) const {
 }
 
 // ---- jobs --------------------------------------------------------------------------------------
+
+namespace {
+
+// Every blob a submission names. Not by its parser: what an older or newer program wrote must keep
+// its blobs, too.
+void collect_blobs(const nlohmann::json& node, std::set<std::string>& names) {
+  if (!node.is_structured()) return;
+  if (node.is_object()) {
+    const auto found = node.find("sha256");
+    if (found != node.end() && found->is_string()) names.insert(found->get<std::string>());
+  }
+  for (const auto& child : node) collect_blobs(child, names);
+}
+
+}  // namespace
+
+void Core::know(const std::string& job, const nlohmann::json& submission) {
+  KnownJob& entry = known_jobs_[job];
+  entry.spec = submission.is_object() ? submission.value("spec", nlohmann::json()) : nullptr;
+  entry.blobs.clear();
+  collect_blobs(submission, entry.blobs);
+}
+
+nlohmann::json Core::spec_of(const std::string& job) const {
+  const auto found = known_jobs_.find(job);
+  return found == known_jobs_.end() ? nlohmann::json() : found->second.spec;
+}
+
+bool Core::referenced(const std::string& blob) const {
+  for (const auto& [id, job] : known_jobs_) {
+    if (job.blobs.contains(blob)) return true;
+  }
+  for (const auto& [id, job] : state_.jobs) {
+    for (const auto& [step, checkpoint] : job.checkpoints) {
+      for (const auto& [stage, shard] : checkpoint.shards) {
+        if (shard.sha256 == blob) return true;
+      }
+    }
+  }
+  return false;
+}
+
+void Core::remove_blob(const std::string& name) {
+  if (!every_job_known_ || referenced(name)) return;
+  if (const Status removed = blobs_.remove(name); !removed.ok()) {
+    log_warning("cannot remove blob {}: {}", name, removed.error().text());
+  }
+}
+
+void Core::sweep(const std::vector<net::BlobFile>& files) {
+  if (!every_job_known_) return;
+  std::set<std::string> needed;
+  for (const auto& [id, job] : known_jobs_) needed.insert(job.blobs.begin(), job.blobs.end());
+  for (const auto& [id, job] : state_.jobs) {
+    for (const auto& [step, checkpoint] : job.checkpoints) {
+      for (const auto& [stage, shard] : checkpoint.shards) needed.insert(shard.sha256);
+    }
+  }
+  const auto stale = files_to_sweep(files, needed, kLeastSweepAgeMs);
+  uint64_t bytes = 0;
+  for (const net::BlobFile& file : stale) {
+    const auto removed = blobs_.remove_if_older(file, kLeastSweepAgeMs);
+    if (!removed.ok()) {
+      log_warning("cannot remove blob file {}: {}", file.name, removed.error().text());
+    } else if (*removed) {
+      bytes += file.bytes;
+    }
+  }
+  if (!stale.empty()) {
+    log_info("swept {} blob files nobody names, {} bytes", stale.size(), bytes);
+  }
+}
 
 Result<std::shared_ptr<const LoadedJob>> Core::loaded(const std::string& job) {
   const auto found = loaded_.find(job);
@@ -292,6 +394,7 @@ Result<std::shared_ptr<const LoadedJob>> Core::loaded(const std::string& job) {
 
 Result<job::Plan> Core::plan(const Job& job, const std::vector<const Peer*>& idle) {
   WEFT_TRY(const auto known, loaded(job.id));
+  WEFT_TRY_STATUS(check_resume_point(job, known->graphs.graph));
   job::JobSpec spec = known->submission.spec;
   spec.pipeline.stages = job.requested_stages;
   spec.train.steps = job.steps;
@@ -318,6 +421,7 @@ Status Core::submit(const std::string& job, const nlohmann::json& body,
                   submission.spec.pipeline.stages, submission.spec.train.checkpoint_keep};
   WEFT_TRY_STATUS(check_command(state_, event));
   WEFT_TRY_STATUS(store_.put_submission(job, body));
+  know(job, body);
   loaded_[job] = std::make_shared<const LoadedJob>(LoadedJob{submission, std::move(graphs)});
   apply(event);
   return {};

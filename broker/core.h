@@ -37,6 +37,12 @@ struct CoreOptions {
   double memory_share = 0.9;
 };
 
+// What is asked of every job's submission again and again, so that it is not parsed each time.
+struct KnownJob {
+  nlohmann::json spec;
+  std::set<std::string> blobs;
+};
+
 // A job's submission with its graphs, decoded once.
 struct LoadedJob {
   Submission submission;
@@ -66,6 +72,9 @@ class Core {
   Status submit(const std::string& job, const nlohmann::json& body, const Submission& submission,
                 JobGraphs graphs);
   Result<std::shared_ptr<const LoadedJob>> loaded(const std::string& job);
+  nlohmann::json spec_of(const std::string& job) const;  // null: not known
+  // Removes what nobody needs of these files; a checkpoint's or submission's blob stays.
+  void sweep(const std::vector<net::BlobFile>& files);
 
   const State& state() const { return state_; }
   Store& store() { return store_; }
@@ -90,6 +99,10 @@ class Core {
   void flush_steps(const std::string& job, StepLog& log, bool all);
   void send(const std::string& peer, proto::BrokerMessage message);
   void note(Status status);
+  Status load_revoked();
+  void know(const std::string& job, const nlohmann::json& submission);
+  bool referenced(const std::string& blob) const;
+  void remove_blob(const std::string& name);
 
   Store& store_;
   net::BlobStore& blobs_;
@@ -103,6 +116,8 @@ class Core {
   std::deque<Event> pending_;
   bool applying_ = false;
   bool store_healthy_ = true;
+  std::map<std::string, KnownJob> known_jobs_;
+  bool every_job_known_ = true;  // else no blob is removed: it might be one of theirs
   std::map<std::string, std::shared_ptr<const LoadedJob>> loaded_;
   std::map<std::string, std::set<std::string>> peer_blobs_;
   struct RunLog {

@@ -99,10 +99,15 @@ Status EffectRunner::store(const TruncateMetrics& effect) {
   return core_.store_.truncate_metrics(effect.job, effect.after_step);
 }
 
+Status EffectRunner::store(const Revoke&) {
+  nlohmann::json revoked = nlohmann::json::object();
+  for (const auto& [peer, removed_ms] : core_.state_.revoked) revoked[peer] = removed_ms;
+  return core_.store_.set_meta("revoked_peers", revoked.dump());
+}
+
 Status EffectRunner::collect_orphans(const std::string& job) {
-  if (auto body = core_.store_.submission(job); body.ok()) {
-    WEFT_TRY(const Submission submission, submission_from_json(body.value()));
-    for (const job::BlobRef& blob : blobs_of(submission)) orphans_.insert(blob.sha256);
+  if (const auto known = core_.known_jobs_.find(job); known != core_.known_jobs_.end()) {
+    orphans_.insert(known->second.blobs.begin(), known->second.blobs.end());
   }
   WEFT_TRY(const auto checkpoints, core_.store_.checkpoints(job));
   for (const auto& record : checkpoints) {
@@ -114,22 +119,7 @@ Status EffectRunner::collect_orphans(const std::string& job) {
 
 // Blobs no remaining job names are removed from the disk.
 void EffectRunner::collect_orphan_blobs() {
-  if (orphans_.empty()) return;
-  for (const auto& [id, job] : core_.state_.jobs) {
-    for (const auto& [step, checkpoint] : job.checkpoints) {
-      for (const auto& [stage, shard] : checkpoint.shards) orphans_.erase(shard.sha256);
-    }
-    auto body = core_.store_.submission(id);
-    if (!body.ok()) continue;
-    const auto submission = submission_from_json(body.value());
-    if (!submission.ok()) continue;
-    for (const job::BlobRef& blob : blobs_of(submission.value())) orphans_.erase(blob.sha256);
-  }
-  for (const std::string& name : orphans_) {
-    if (auto status = core_.blobs_.remove(name); !status.ok()) {
-      log_warning("cannot remove blob {}: {}", name, status.error().text());
-    }
-  }
+  for (const std::string& name : orphans_) core_.remove_blob(name);
 }
 
 // ---- world -------------------------------------------------------------------------------------
@@ -139,6 +129,10 @@ void EffectRunner::act(const SendWelcome& effect) {
   message.mutable_welcome()->set_broker_version(kVersion);
   message.mutable_welcome()->set_heartbeat_ms(core_.options_.heartbeat_ms);
   message.mutable_welcome()->set_broker_timeout_ms(core_.options_.broker_timeout_ms);
+  message.mutable_welcome()->set_hello_wanted(effect.hello_wanted);
+  for (const auto& [peer, removed_ms] : core_.state_.revoked) {
+    message.mutable_welcome()->add_revoked(peer);
+  }
   core_.probe_.message_sent("welcome");
   core_.send(effect.peer, std::move(message));
 }
@@ -250,6 +244,7 @@ void EffectRunner::act(const ErasePeer& effect) {
 
 void EffectRunner::act(const EraseJob& effect) {
   core_.loaded_.erase(effect.job);
+  core_.known_jobs_.erase(effect.job);
   core_.step_logs_.erase(effect.job);
   if (core_.news_) core_.news_(effect.job);
 }

@@ -27,6 +27,7 @@ class EffectRunner {
   Status store(const CommitCheckpoint& effect);
   Status store(const DropCheckpoint& effect);
   Status store(const TruncateMetrics& effect);
+  Status store(const Revoke& effect);
   template <typename Other>
   Status store(const Other&) {
     return {};

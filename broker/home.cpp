@@ -1,10 +1,7 @@
 #include "broker/home.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/rand.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -35,26 +32,6 @@ Result<std::string> load_or_make(const os::Path& path, Make make) {
 }
 
 }  // namespace
-
-Result<FolderLock> FolderLock::take(const os::Path& dir) {
-  const std::string path = (dir / "lock").string();
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kPrivate);
-  if (fd < 0) {
-    return make_error(Code::kIo, fmt::format("cannot open {}", path), "check the state folder");
-  }
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    ::close(fd);
-    return make_error(Code::kExists, fmt::format("a broker already runs on {}", dir.string()),
-                      "stop it first, or choose another --state-dir");
-  }
-  return FolderLock(fd);
-}
-
-FolderLock::~FolderLock() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-FolderLock::FolderLock(FolderLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
 
 std::string random_hex(size_t bytes) {
   std::vector<std::byte> data(bytes);
@@ -89,13 +66,33 @@ Result<std::string> renew_token(const os::Path& dir) {
 Status write_running(const os::Path& dir, const RunningBroker& running) {
   const nlohmann::json json = {{"http_port", running.http_port},
                                {"control_port", running.control_port},
-                               {"ca_fingerprint", running.ca_fingerprint},
-                               {"pid", ::getpid()}};
+                               {"ca_fingerprint", running.ca_fingerprint}};
   return os::write_file_atomic(dir / "broker.json", json.dump(2) + "\n");
 }
 
 void remove_running(const os::Path& dir) {
   (void)os::remove_all(dir / "broker.json");
+}
+
+std::string login_command(const std::string& host, uint16_t port, const std::string& ca_fingerprint,
+                          const std::string& token) {
+  const bool bare_v6 = host.find(':') != std::string::npos && !host.starts_with('[');
+  return fmt::format("weft login https://{}:{} --ca-pin {} --token {}",
+                     bare_v6 ? "[" + host + "]" : host, port, ca_fingerprint, token);
+}
+
+Result<RunningBroker> read_running(const os::Path& dir) {
+  WEFT_TRY(const std::string text, os::read_file(dir / "broker.json", 65536));
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object() || !json.value("http_port", nlohmann::json()).is_number_unsigned() ||
+      !json.value("control_port", nlohmann::json()).is_number_unsigned() ||
+      !json.value("ca_fingerprint", nlohmann::json()).is_string()) {
+    return make_error(Code::kCorrupt,
+                      fmt::format("{} is not what a broker writes", (dir / "broker.json").string()),
+                      "restart the broker");
+  }
+  return RunningBroker{json["http_port"].get<uint16_t>(), json["control_port"].get<uint16_t>(),
+                       json["ca_fingerprint"].get<std::string>()};
 }
 
 }  // namespace weft::broker

@@ -1,5 +1,5 @@
 // Home: the broker's state folder: its CA, its keys, the administrator's token, the lock that keeps
-// a second broker out, broker.json for those who look for a running one.
+// a second broker out (base/os/folder_lock.h), broker.json for those who look for a running one.
 #pragma once
 
 #include <string>
@@ -8,20 +8,6 @@
 #include "net/identity/authority.h"
 
 namespace weft::broker {
-
-// Held while the broker runs; released by the kernel whatever happens to the process.
-class FolderLock {
- public:
-  // kExists: another broker runs on this folder.
-  static Result<FolderLock> take(const os::Path& dir);
-  ~FolderLock();
-  FolderLock(FolderLock&& other) noexcept;
-  FolderLock& operator=(FolderLock&&) = delete;
-
- private:
-  explicit FolderLock(int fd) : fd_(fd) {}
-  int fd_ = -1;
-};
 
 struct Home {
   os::Path dir;
@@ -42,6 +28,11 @@ struct RunningBroker {
 };
 Status write_running(const os::Path& dir, const RunningBroker& running);
 void remove_running(const os::Path& dir);
+Result<RunningBroker> read_running(const os::Path& dir);  // kNotFound: none runs
+
+// What a user types elsewhere: weft login https://HOST:PORT --ca-pin PIN --token TOKEN
+std::string login_command(const std::string& host, uint16_t port, const std::string& ca_fingerprint,
+                          const std::string& token);
 
 // From the system's random device.
 std::string random_hex(size_t bytes);

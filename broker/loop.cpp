@@ -17,6 +17,7 @@ struct Loop::Impl {
   asio::executor_work_guard<asio::io_context::executor_type> guard = asio::make_work_guard(context);
   asio::steady_timer timer{context};
   std::thread thread;
+  const char* name = "";
   bool stopping = false;  // of the loop's thread
 
   void arm(int64_t period_ms, std::function<void()> work) {
@@ -30,8 +31,12 @@ struct Loop::Impl {
 };
 
 Loop::Loop(const char* name) : impl_(std::make_unique<Impl>()) {
-  impl_->thread = std::thread([this, name] {
-    os::name_thread(name);
+  impl_->name = name;
+}
+
+void Loop::start() {
+  impl_->thread = std::thread([this] {
+    os::name_thread(impl_->name);
     impl_->context.run();
   });
 }

@@ -10,7 +10,9 @@ namespace weft::broker {
 class Loop {
  public:
   explicit Loop(const char* name);
-  ~Loop();                                // stops
+  ~Loop();  // stops
+  // The thread begins; what was posted before waits for it.
+  void start();
   void post(std::function<void()> work);  // any thread; dropped after stop
   // Calls `work` every period_ms until stop. Before the loop is busy; one at a time.
   void every_ms(int64_t period_ms, std::function<void()> work);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 
 #include "base/log.h"
@@ -18,6 +17,7 @@ namespace weft::broker {
 namespace {
 
 constexpr int64_t kTickMs = 250;
+constexpr int64_t kSweepMs = 3600000;
 constexpr int64_t kServerCertificateDays = 825;
 constexpr std::string_view kBlobPrefix = "/api/v1/blobs/";
 
@@ -54,7 +54,9 @@ class ServiceImpl final : public Service {
         options_(std::move(options)),
         store_(std::move(store)),
         blobs_(std::move(blobs)),
-        core_(*store_, blobs_, clock, options_.core) {}
+        core_(*store_, blobs_, clock, options_.core),
+        loop_("weft-broker"),
+        blob_loop_("weft-blobs") {}
   ~ServiceImpl() override { ServiceImpl::stop(); }
 
   Status begin() {
@@ -65,22 +67,20 @@ class ServiceImpl final : public Service {
     WEFT_TRY_STATUS(start_http());
     WEFT_TRY_STATUS(store_->set_meta("http_port", std::to_string(http_->port())));
     WEFT_TRY_STATUS(store_->set_meta("control_port", std::to_string(control_->port())));
-    const std::string join_host = !options_.advertise_host.empty() ? options_.advertise_host
-                                  : wildcard(options_.http_host)   ? os::host_name()
-                                                                   : options_.http_host;
+    const std::string join_host = client_host(options_, os::host_name());
     api_ = std::make_unique<Api>(
         core_, home_.authority,
         ApiIdentity{home_.admin_token, home_.curve.public_z85, options_.advertise_host, join_host,
                     http_->port(), control_->port()});
     api_->random_hex = [](size_t bytes) { return random_hex(bytes); };
     core_.on_news([this](const std::string& job) { api_->waiters().news(job); });
-    loop_ = std::make_unique<Loop>("weft-broker");
-    blob_loop_ = std::make_unique<Loop>("weft-blobs");
-    loop_->every_ms(kTickMs, [this] {
+    loop_.every_ms(kTickMs, [this] {
       core_.tick();
       api_->waiters().tick(core_.now_ms());
+      maybe_sweep();
     });
-    started_.store(true);
+    blob_loop_.start();
+    loop_.start();
     return {};
   }
 
@@ -90,20 +90,20 @@ class ServiceImpl final : public Service {
   void stop() override {
     if (stopped_) return;
     stopped_ = true;
-    if (loop_) {
-      loop_->post([this] { api_->waiters().drop_all(); });
-      blob_loop_->stop();
-    }
+    loop_.post([this] { api_->waiters().drop_all(); });
+    blob_loop_.stop();
     // The servers first: after them nobody posts to the loop.
     if (http_) http_->stop();
     if (control_) control_->stop();
-    if (loop_) loop_->stop();
+    loop_.stop();
   }
 
  private:
-  // What comes before everything stands is dropped: peers and clients repeat themselves.
-  void post(std::function<void()> work) {
-    if (started_.load()) loop_->post(std::move(work));
+  // Listing the folder takes long, so it is done elsewhere; the decision is the core's.
+  void maybe_sweep() {
+    if (core_.now_ms() < next_sweep_ms_) return;
+    next_sweep_ms_ = core_.now_ms() + kSweepMs;
+    blob_loop_.post([this] { loop_.post([this, files = blobs_.files()] { core_.sweep(files); }); });
   }
 
   template <typename Start>
@@ -128,7 +128,8 @@ class ServiceImpl final : public Service {
       WEFT_TRY(control_,
                net::ControlServer::start(
                    options, [this](const std::string& peer, const proto::PeerMessage& message) {
-                     post([this, peer, message] { core_.on_message(peer, message); });
+                     // The server has acknowledged it: it waits until the loop starts.
+                     loop_.post([this, peer, message] { core_.on_message(peer, message); });
                    }));
       return {};
     };
@@ -160,6 +161,10 @@ class ServiceImpl final : public Service {
       options.certificate_pem = certificate + home_.authority.ca_pem();
       options.key_pem = home_.server_key.private_pem;
       options.ca_pem = home_.authority.ca_pem();
+      // Strangers may join, which takes a small body. What they may else is decided by the API.
+      options.admit = [token = home_.admin_token](const net::HttpRequest& request) {
+        return bearer_is(request, token) || has_peer_certificate(request);
+      };
       WEFT_TRY(http_, net::HttpServer::start(
                           options, [this](net::HttpRequest request, net::HttpReply reply) {
                             on_request(std::move(request), std::move(reply));
@@ -172,12 +177,7 @@ class ServiceImpl final : public Service {
   }
 
   void on_request(net::HttpRequest request, net::HttpReply reply) {
-    if (!started_.load()) {
-      reply(net::problem_response(
-          make_error(Code::kUnavailable, "the broker is starting", "try again")));
-      return;
-    }
-    loop_->post([this, request = std::move(request), reply = std::move(reply)]() mutable {
+    loop_.post([this, request = std::move(request), reply = std::move(reply)]() mutable {
       if (!request.path.starts_with(kBlobPrefix)) {
         api_->handle(request, std::move(reply));
         return;
@@ -186,7 +186,7 @@ class ServiceImpl final : public Service {
         reply(net::problem_response(allowed.error()));
         return;
       }
-      blob_loop_->post([this, request = std::move(request), reply = std::move(reply)] {
+      blob_loop_.post([this, request = std::move(request), reply = std::move(reply)] {
         if (!net::serve_blob(blobs_, request, /*allow_put=*/true, options_.max_blob_bytes, reply)) {
           reply(net::problem_response(
               make_error(Code::kNotFound, request.path + " names no blob", "see docs/api.md")));
@@ -202,14 +202,19 @@ class ServiceImpl final : public Service {
   Core core_;
   std::unique_ptr<ControlLink> link_;
   std::unique_ptr<Api> api_;
-  std::unique_ptr<Loop> loop_, blob_loop_;
+  Loop loop_, blob_loop_;  // before the servers that post to them
+  int64_t next_sweep_ms_ = 0;
   std::unique_ptr<net::ControlServer> control_;
   std::unique_ptr<net::HttpServer> http_;
-  std::atomic<bool> started_{false};
   bool stopped_ = false;
 };
 
 }  // namespace
+
+std::string client_host(const ServiceOptions& options, const std::string& own_name) {
+  if (!options.advertise_host.empty()) return options.advertise_host;
+  return wildcard(options.http_host) ? own_name : options.http_host;
+}
 
 Result<std::unique_ptr<Service>> Service::start(Home home, ServiceOptions options,
                                                 const Clock& clock) {

@@ -21,6 +21,9 @@ struct ServiceOptions {
   CoreOptions core;
 };
 
+// The host under which a client elsewhere reaches the broker, as far as the settings tell.
+std::string client_host(const ServiceOptions& options, const std::string& own_name);
+
 class Service {
  public:
   static Result<std::unique_ptr<Service>> start(Home home, ServiceOptions options,

@@ -41,8 +41,8 @@ class Checker {
     WEFT_TRY_STATUS(check_weights(graphs_.eval_graph));
     WEFT_TRY([[maybe_unused]] const int32_t count, micro_batches_of(graphs_.graph, spec_));
     WEFT_TRY_STATUS(check_samples("train", spec_.train.batch, "one step"));
-    WEFT_TRY(const int64_t micro_batch, exported_batch(graphs_.graph, spec_));
     if (evaluates()) {
+      WEFT_TRY(const int64_t micro_batch, exported_batch(graphs_.eval_graph, spec_));
       WEFT_TRY_STATUS(check_samples("eval", micro_batch, "one micro-batch"));
     }
     return check_stages();
@@ -56,10 +56,25 @@ class Checker {
     for (const opdag::Leaf& leaf : graphs_.eval_graph.leaves) {
       if (leaf.kind != opdag::LeafKind::kUserInput) continue;
       const opdag::TensorMeta& meta = graphs_.eval_graph.value(leaf.value).meta;
-      WEFT_TRY(const int64_t samples, samples_of("eval", *binding_of(spec_, leaf.target), meta));
+      const job::Binding& binding = *binding_of(spec_, leaf.target);
+      WEFT_TRY(const int64_t samples, samples_of("eval", binding, meta));
+      if (samples < 0) {
+        return make_error(Code::kNotFound,
+                          fmt::format("the evaluation data of input {} (column {}) is not stored",
+                                      binding.input, binding.column),
+                          "upload it again and resume the job");
+      }
       fewest = std::min(fewest, samples);
     }
-    return fewest == INT64_MAX ? 0 : fewest / micro_batch;
+    if (fewest == INT64_MAX) return int64_t{0};
+    if (fewest < micro_batch) {
+      return make_error(Code::kInvalid,
+                        fmt::format("the evaluation data has {} samples and one micro-batch needs "
+                                    "{}",
+                                    fewest, micro_batch),
+                        "use more evaluation data");
+    }
+    return fewest / micro_batch;
   }
 
  private:

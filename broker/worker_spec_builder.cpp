@@ -18,9 +18,12 @@ class Builder {
       add_data(leaf.target);
       return;
     }
+    targets_.insert(leaf.target);
     const auto found = submission_.weights.find(leaf.weight.path);
     if (found != submission_.weights.end()) spec_.weights.insert(*found);
   }
+  // Names of the weights and buffers added.
+  const std::set<std::string>& targets() const { return targets_; }
 
  private:
   void add_data(const std::string& input) {
@@ -37,7 +40,42 @@ class Builder {
 
   const Submission& submission_;
   job::WorkerSpec& spec_;
+  std::set<std::string> targets_;
 };
+
+// The optimizer's tensors are named ".../<parameter>", the others as their leaves.
+bool holds(const Shard& shard, const std::set<std::string>& wanted) {
+  for (const std::string& name : shard.tensors) {
+    if (wanted.contains(name)) return true;
+    for (size_t at = name.find('/'); at != std::string::npos; at = name.find('/', at + 1)) {
+      if (wanted.contains(name.substr(at + 1))) return true;
+    }
+  }
+  return false;
+}
+
+// A shard keeps a tied weight under one of its names, whichever its stage used.
+std::set<std::string> with_aliases(const opdag::Graph& graph, std::set<std::string> names) {
+  std::set<int32_t> groups;
+  for (const opdag::Leaf& leaf : graph.leaves) {
+    if (leaf.tied_group != opdag::kNone && names.contains(leaf.target)) {
+      groups.insert(leaf.tied_group);
+    }
+  }
+  for (const opdag::Leaf& leaf : graph.leaves) {
+    if (groups.contains(leaf.tied_group)) names.insert(leaf.target);
+  }
+  return names;
+}
+
+Result<const Checkpoint*> resume_point(const Job& job) {
+  const auto found = job.checkpoints.find(job.resume_step);
+  if (found == job.checkpoints.end() || !found->second.complete) {
+    return make_error(Code::kInternal, fmt::format("job {} lost its checkpoint of step {}", job.id,
+                                                   job.resume_step));
+  }
+  return &found->second;
+}
 
 // Leaves of the evaluation graph this stage needs. A derived graph keeps the node ids, so its
 // nodes follow those of the stage; of a separate export, which has ids of its own, every stage
@@ -87,16 +125,34 @@ Result<job::WorkerSpec> build_worker_spec(const Job& job, const Submission& subm
   add_eval_leaves(graphs, part, builder);
   spec.resume.step = job.resume_step;
   if (job.resume_step > 0) {
-    const auto found = job.checkpoints.find(job.resume_step);
-    if (found == job.checkpoints.end() || !found->second.complete) {
-      return make_error(Code::kInternal, fmt::format("job {} lost its checkpoint of step {}",
-                                                     job.id, job.resume_step));
-    }
-    for (const auto& [index, shard] : found->second.shards) {
+    WEFT_TRY(const Checkpoint* point, resume_point(job));
+    const std::set<std::string> wanted = with_aliases(graphs.graph, builder.targets());
+    for (const auto& [index, shard] : point->shards) {
+      if (!holds(shard, wanted)) continue;
       spec.resume.shards.push_back(job::BlobRef{shard.sha256, shard.bytes, ""});
     }
   }
   return spec;
+}
+
+Status check_resume_point(const Job& job, const opdag::Graph& graph) {
+  if (job.resume_step == 0) return {};
+  WEFT_TRY(const Checkpoint* point, resume_point(job));
+  std::set<std::string> stored;
+  for (const auto& [index, shard] : point->shards) {
+    stored.insert(shard.tensors.begin(), shard.tensors.end());
+  }
+  stored = with_aliases(graph, std::move(stored));
+  for (const opdag::Leaf& leaf : graph.leaves) {
+    const bool wanted = leaf.kind == opdag::LeafKind::kParameter ||
+                        (leaf.kind == opdag::LeafKind::kBuffer && leaf.persistent);
+    if (!wanted || stored.contains(leaf.target)) continue;
+    return make_error(
+        Code::kCorrupt,
+        fmt::format("the checkpoint of step {} holds no tensor {}", job.resume_step, leaf.target),
+        "submit the job again, with an export of an older checkpoint as its init");
+  }
+  return {};
 }
 
 std::vector<job::BlobRef> blobs_of(const job::WorkerSpec& spec) {

@@ -88,15 +88,25 @@ void Api::handle(const net::HttpRequest& request, net::HttpReply reply) {
 
 // ---- who calls ---------------------------------------------------------------------------------
 
-bool Api::is_user(const net::HttpRequest& request) const {
+bool bearer_is(const net::HttpRequest& request, const std::string& token) {
   const auto header = request.headers.find("authorization");
-  if (header == request.headers.end() || identity_.admin_token.empty()) return false;
+  if (header == request.headers.end() || token.empty()) return false;
   constexpr std::string_view kScheme = "Bearer ";
   if (!header->second.starts_with(kScheme)) return false;
   // Digests have one length whatever was sent, so the comparison takes one time.
   const std::string given = sha256_hex(std::string_view(header->second).substr(kScheme.size()));
-  const std::string wanted = sha256_hex(std::string_view(identity_.admin_token));
+  const std::string wanted = sha256_hex(std::string_view(token));
   return CRYPTO_memcmp(given.data(), wanted.data(), wanted.size()) == 0;
+}
+
+bool has_peer_certificate(const net::HttpRequest& request) {
+  if (request.client_certificate_pem.empty()) return false;
+  const auto info = net::read_certificate(request.client_certificate_pem);
+  return info.ok() && info->kind == "peer";
+}
+
+bool Api::is_user(const net::HttpRequest& request) const {
+  return bearer_is(request, identity_.admin_token);
 }
 
 Result<std::string> Api::peer_of(const net::HttpRequest& request) const {

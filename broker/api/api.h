@@ -43,6 +43,10 @@ class Waiters {
   std::vector<Waiter> waiters_;
 };
 
+// Any thread. The certificate is verified by the server; whether the peer was removed since is not.
+bool bearer_is(const net::HttpRequest& request, const std::string& token);
+bool has_peer_certificate(const net::HttpRequest& request);
+
 enum class Access { kAnyone, kUser, kPeer, kUserOrPeer };
 
 struct Call {
@@ -107,6 +111,14 @@ class Api {
   Result<Json> certify(const Call& call, const Json& body);
   Result<std::string> invited_peer(const std::string& token, const std::string& fingerprint,
                                    std::string& use_token);
+  // A random id that is not in use.
+  template <typename Used>
+  std::string fresh_id(const char* prefix, Used used) const {
+    for (;;) {
+      std::string id = prefix + random_hex(4);
+      if (!used(id)) return id;
+    }
+  }
   Result<std::string> find_job(const std::string& id_or_name) const;
   Json peer_json(const Peer& peer) const;
   Json job_json(const Job& job);

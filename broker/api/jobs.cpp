@@ -43,10 +43,7 @@ Result<std::string> Api::find_job(const std::string& id_or_name) const {
 Json Api::job_json(const Job& job) {
   Json peers = Json::array();
   for (const StageState& stage : job.stages) peers.push_back(stage.peer);
-  Json spec = nullptr;
-  if (auto body = core_.store().submission(job.id); body.ok() && body->contains("spec")) {
-    spec = (*body)["spec"];
-  }
+  Json spec = core_.spec_of(job.id);
   Json last = nullptr;
   if (job.last_checkpoint_step() >= 0) last = job.last_checkpoint_step();
   return {{"id", job.id},
@@ -103,7 +100,8 @@ void Api::post_job(const Call& call, const net::HttpReply& reply) {
         WEFT_TRY(JobGraphs graphs, load_graphs(submission, core_.blobs()));
         WEFT_TRY_STATUS(check_submission(submission, graphs, core_.blobs(), /*dry_run=*/false));
         WEFT_TRY_STATUS(settle_eval_batches(submission, graphs, core_.blobs()));
-        const std::string id = "j-" + random_hex(4);
+        const std::string id = fresh_id(
+            "j-", [&](const std::string& made) { return core_.state().jobs.contains(made); });
         WEFT_TRY_STATUS(core_.submit(id, body, submission, std::move(graphs)));
         return job_json(core_.state().jobs.at(id));
       }(),

@@ -61,7 +61,9 @@ Result<std::string> Api::invited_peer(const std::string& token, const std::strin
   for (const auto& [id, peer] : core_.state().peers) {
     if (peer.key_fingerprint == fingerprint) return id;
   }
-  return "p-" + random_hex(4);
+  return fresh_id("p-", [&](const std::string& id) {
+    return core_.state().peers.contains(id) || core_.state().revoked.contains(id);
+  });
 }
 
 Result<Json> Api::join(const Json& body) {

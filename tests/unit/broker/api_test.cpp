@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
+#include "base/os/folder_lock.h"
 #include "broker/service.h"
 #include "graphs.h"
 #include "net/codec/graph_codec.h"
@@ -233,9 +234,21 @@ TEST_F(ApiTest, BadSubmissionsAreRefusedByName) {
 TEST(Home, ASecondBrokerOnTheFolderIsRefused) {
   const os::Path dir = os::Path(::testing::TempDir()) / "weft_lock_test";
   ASSERT_TRUE(os::make_directories(dir).ok());
-  const auto first = FolderLock::take(dir);
+  const auto first = os::FolderLock::take(dir);
   ASSERT_TRUE(first.ok());
-  EXPECT_EQ(FolderLock::take(dir).error().code, Code::kExists);
+  EXPECT_EQ(os::FolderLock::take(dir).error().code, Code::kExists);
+}
+
+TEST(Home, TheLoginCommandIsWhatWeftLoginTakes) {
+  EXPECT_EQ(login_command("broker.lan", 7400, "aa", "bb"),
+            "weft login https://broker.lan:7400 --ca-pin aa --token bb");
+  EXPECT_EQ(login_command("::1", 1, "a", "b"), "weft login https://[::1]:1 --ca-pin a --token b");
+  const os::Path dir = os::Path(::testing::TempDir()) / "weft_running_test";
+  ASSERT_TRUE(os::make_directories(dir).ok());
+  ASSERT_TRUE(write_running(dir, {7400, 7401, "aa"}).ok());
+  EXPECT_EQ(read_running(dir)->http_port, 7400);
+  remove_running(dir);
+  EXPECT_EQ(read_running(dir).error().code, Code::kNotFound);
 }
 
 }  // namespace
