@@ -79,10 +79,6 @@ Status init(const Config& config) {
 // The command that logs a user in, ready to be copied to another machine.
 Status token(const Config& config, bool renew) {
   const os::Path dir = state_dir(config);
-  if (renew) {
-    WEFT_TRY([[maybe_unused]] const std::string made, renew_token(dir));
-  }
-  WEFT_TRY(const Home home, open_home(dir));
   const ServiceOptions options = service_options(config);
   uint16_t port = options.http_port;
   if (const auto running = read_running(dir); running.ok()) port = running->http_port;
@@ -91,6 +87,10 @@ Status token(const Config& config, bool renew) {
         Code::kUnavailable,
         "the port is chosen when the broker starts, and no broker runs on " + dir.string(),
         "start it, or set http_port");
+  }
+  WEFT_TRY(Home home, open_home(dir));
+  if (renew) {
+    WEFT_TRY(home.admin_token, renew_token(dir));
   }
   fmt::print("{}\n", login_command(client_host(options, os::host_name()), port,
                                    home.authority.fingerprint(), home.admin_token));
