@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
@@ -18,6 +19,8 @@ using nlohmann::json;
 constexpr size_t kMaxLogBytesPerTick = 64 * 1024;
 // A finished worker waits for its neighbours' goodbyes: as long as the slowest stage's last step.
 constexpr int64_t kGoodbyeMs = 120000;
+constexpr int64_t kAliveMs = 5000;
+constexpr int kMaxLastLogBlocks = 64;
 
 // Protobuf strings are UTF-8; a log line may hold any byte.
 std::string printable(std::string line) {
@@ -137,8 +140,12 @@ void Assignment::stop(const std::string& reason) {
 void Assignment::tick() {
   if (ended(state_)) return;
   forward_logs();
-  if (!worker_) return;
   const int64_t now = env_.clock->monotonic_ms();
+  if (state_ == AssignmentState::kRunning && now >= next_alive_ms_) {
+    next_alive_ms_ = now + kAliveMs;
+    send_alive();
+  }
+  if (!worker_) return;
   if (kill_at_ms_ >= 0 && now >= kill_at_ms_) {
     kill_at_ms_ = -1;
     worker_->kill_now();
@@ -159,6 +166,7 @@ void Assignment::on_event(const job::WorkerEvent& event) {
   worker_heard_ms_ = env_.clock->monotonic_ms();
   switch (event.kind) {
     case WorkerEventKind::kAlive:
+      compute_idle_s_ = event.seconds;
       break;
     case WorkerEventKind::kListening:
       if (state_ != AssignmentState::kPreparing) break;
@@ -206,11 +214,34 @@ void Assignment::on_exit(os::ExitStatus status) {
                   "see `weft job logs`; resume from the last checkpoint with `weft job resume`"));
 }
 
+// The broker fails a job that makes no progress: a long step, evaluation or upload is progress.
+void Assignment::send_alive() {
+  job::WorkerEvent event;
+  event.kind = WorkerEventKind::kAlive;
+  event.seconds = uploads_ > 0 ? 0 : compute_idle_s_;
+  env_.send(report(event));
+}
+
+// What a worker says is checked: only a file of its own folder is read and removed.
+Result<os::Path> Assignment::shard_path(const std::string& path) const {
+  const os::Path file(path);
+  if (file.parent_path() == dir_ &&
+      std::filesystem::is_regular_file(std::filesystem::symlink_status(file))) {
+    return file;
+  }
+  return make_error(Code::kDenied,
+                    fmt::format("the worker named a checkpoint outside its folder: {}", path));
+}
+
 void Assignment::store_checkpoint(int64_t step, const std::string& path) {
+  auto file = shard_path(path);
+  if (!file.ok()) return fail(file.error());
+  ++uploads_;
   env_.transfers->post([self = shared_from_this(), step, path] {
     auto stored = upload_shard(self->env_.member, path);
     auto removed = os::remove_all(path);
     self->env_.events->post([self, step, stored = std::move(stored)]() mutable {
+      --self->uploads_;
       if (!stored.ok()) {
         return self->fail(std::move(stored).error().within(
             fmt::format("the checkpoint shard of step {} could not be stored", step)));
@@ -235,7 +266,8 @@ void Assignment::fail(const Error& error) {
 
 void Assignment::end(AssignmentState state, const Error* error) {
   if (ended(state_)) return;
-  forward_logs();
+  for (int i = 0; i < kMaxLastLogBlocks && forward_logs(); ++i) {
+  }
   state_ = state;
   worker_.reset();
   send_update(state_name(state), error);
@@ -270,22 +302,27 @@ proto::PeerMessage Assignment::report(const job::WorkerEvent& event) const {
   return message;
 }
 
-void Assignment::forward_logs() {
+// False when nothing new was there.
+bool Assignment::forward_logs() {
   auto text = os::read_file_from(dir_ / "worker.log", log_offset_, kMaxLogBytesPerTick);
-  if (!text.ok() || text->empty()) return;
-  const size_t end = text->rfind('\n');
-  if (end == std::string::npos) return;
-  log_offset_ += end + 1;
+  if (!text.ok() || text->empty()) return false;
+  size_t end = text->rfind('\n');
+  if (end == std::string::npos) {
+    if (text->size() < kMaxLogBytesPerTick) return false;  // a line still being written
+    end = text->size();                                    // a line without end: cut it
+  }
+  log_offset_ += std::min(end + 1, text->size());
   proto::PeerMessage message;
   proto::LogLines& logs = *message.mutable_logs();
   logs.set_job(prepare_.job());
   logs.set_stage(prepare_.stage());
-  for (size_t begin = 0; begin <= end;) {
-    const size_t stop = text->find('\n', begin);
+  for (size_t begin = 0; begin < end;) {
+    const size_t stop = std::min(text->find('\n', begin), end);
     logs.add_lines(printable(text->substr(begin, stop - begin)));
     begin = stop + 1;
   }
   env_.send(std::move(message));
+  return true;
 }
 
 }  // namespace weft::daemon

@@ -1,8 +1,8 @@
 // Assignment: one stage of one job on this peer, from the broker's Prepare to the worker's end.
 //
-//   preparing --blobs, key, certificate--> starting --worker listens--> listening
-//   listening --Connect--> connecting --worker ready--> ready --Start--> running
-//   running --worker finished and last shard stored--> finished
+//   preparing --blobs, key, certificate; worker listens--> listening
+//   listening --Connect; worker has links and weights--> ready --Start--> running
+//   running --worker finished and gone, its shards stored--> finished
 //   any --error, death of the worker, silence--> failed        any --Stop--> stopping --> stopped
 //
 // Main thread only. Blocking work (blobs, certificate, checkpoint upload) runs on the transfer
@@ -83,7 +83,9 @@ class Assignment : public std::enable_shared_from_this<Assignment> {
   void fail(const Error& error);
   void end(AssignmentState state, const Error* error);
   void send_update(const char* state, const Error* error, uint16_t port = 0);
-  void forward_logs();
+  bool forward_logs();
+  void send_alive();
+  Result<os::Path> shard_path(const std::string& path) const;
   proto::PeerMessage report(const job::WorkerEvent& event) const;
 
   AssignmentEnvironment env_;
@@ -95,6 +97,9 @@ class Assignment : public std::enable_shared_from_this<Assignment> {
   int64_t kill_at_ms_ = -1;
   bool worker_finished_ = false;
   uint64_t log_offset_ = 0;
+  double compute_idle_s_ = 0;  // since the worker's compute thread last moved
+  int64_t next_alive_ms_ = 0;
+  int uploads_ = 0;  // shards on their way
 };
 
 }  // namespace weft::daemon

@@ -119,7 +119,7 @@ Result<Membership> join_cluster(const os::Path& dir, const std::string& text,
   Membership member;
   member.key_pem = key.private_pem;
   WEFT_TRY(member.curve, curve_in(dir));
-  WEFT_TRY(std::string request, net::make_request_pem(key, name));
+  WEFT_TRY(std::string request, net::make_request_pem(key, "peer"));
   WEFT_TRY(json answer, ask_to_join(address, {{"token", address.token},
                                               {"request_pem", request},
                                               {"curve_public", member.curve.public_z85},

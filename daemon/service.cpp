@@ -32,8 +32,8 @@ class ServiceImpl final : public Service {
       : config_(config),
         member_(std::move(member)),
         blobs_(std::move(blobs)),
-        transfers_("weft-transfer"),
-        signals_([this](int signal) { events_.post([this, signal] { on_signal(signal); }); }) {}
+        signals_([this](int signal) { events_.post([this, signal] { on_signal(signal); }); }),
+        transfers_("weft-transfer") {}
 
   Status begin() {
     WEFT_TRY(blob_server_, serve_cached_blobs(blobs_, member_, config_.text("listen_host"),
@@ -56,7 +56,7 @@ class ServiceImpl final : public Service {
   }
 
   Status run() override {
-    send_hello();
+    send_hello();  // again whenever the broker turns out to be another one, or asks for it
     log_info("peer {} on {} ({} cores, {}), advertised as {}", member_.peer, facts_.host(),
              facts_.cores(), facts_.device(), facts_.advertise_host());
     os::notify_service_manager("READY=1\nSTATUS=idle");
@@ -121,9 +121,8 @@ class ServiceImpl final : public Service {
   void on_message(const proto::BrokerMessage& message) {
     // A broker that restarted knows our key, not our state.
     if (broker_session_ != message.session()) {
-      const bool known = broker_session_ != 0;
       broker_session_ = message.session();
-      if (known) send_hello();
+      send_hello();
     }
     switch (message.body_case()) {
       case proto::BrokerMessage::kWelcome:
@@ -264,8 +263,8 @@ class ServiceImpl final : public Service {
   net::BlobStore blobs_;
   SystemClock clock_;
   EventQueue events_;
+  os::SignalWatcher signals_;  // before every thread: they inherit the blocked signals
   TaskRunner transfers_;
-  os::SignalWatcher signals_;
   proto::Capabilities facts_;
   std::unique_ptr<net::HttpServer> blob_server_;
   std::unique_ptr<net::ControlClient> control_;

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "base/os/process.h"
 #include "base/version.h"
 #include "daemon/membership.h"
 #include "daemon/service.h"
@@ -20,16 +21,10 @@ int report(const Error& error, int code) {
   return code;
 }
 
-LogLevel log_level(const std::string& name) {
-  if (name == "debug") return LogLevel::kDebug;
-  if (name == "warning") return LogLevel::kWarning;
-  return name == "error" ? LogLevel::kError : LogLevel::kInfo;
-}
-
 struct Command {
   std::string config_file;
   std::vector<std::pair<std::string, std::string>> flags;
-  std::string address;
+  std::string address, address_file;
   bool origin = false;
   bool no_run = false;
 };
@@ -42,7 +37,8 @@ Status configure(Config& config, const Command& command) {
 }
 
 int serve(const Config& config, Membership member) {
-  log_init("weftd", log_level(config.text("log_level")), config.boolean("log_json"));
+  log_init("weftd", log_level_from_name(config.text("log_level")).value_or(LogLevel::kInfo),
+           config.boolean("log_json"));
   auto service = Service::create(config, std::move(member));
   if (!service.ok()) return report(service.error(), kExitFailed);
   const Status status = (*service)->run();
@@ -57,7 +53,19 @@ int run(const Config& config) {
 }
 
 int join(const Config& config, const Command& command) {
-  auto member = join_cluster(config.text("state_dir"), command.address, config.text("name"));
+  std::string address = command.address;
+  if (!command.address_file.empty()) {
+    auto text = os::read_file(command.address_file, 4096);
+    if (!text.ok()) return report(text.error(), kExitUsage);
+    address = text->substr(0, text->find_first_of(" \r\n"));
+  }
+  if (address.empty()) {
+    return report(
+        make_error(Code::kInvalid, "no address to join", "get one with `weft peer invite`"),
+        kExitUsage);
+  }
+  auto member = join_cluster(config.text("state_dir"), address,
+                             config.text("name").empty() ? os::host_name() : config.text("name"));
   if (!member.ok()) return report(member.error(), kExitDenied);
   std::printf("joined as peer %s\n", member->peer.c_str());
   std::fflush(stdout);
@@ -84,8 +92,13 @@ int main_of(int argc, char** argv) {
   }
   app.add_subcommand("run", "serve the cluster this machine has joined");
   auto* join_command = app.add_subcommand("join", "join a cluster, then serve it");
-  join_command->add_option("address", command.address, "weft://... from `weft peer invite`")
-      ->required();
+  auto* address =
+      join_command->add_option("address", command.address, "weft://... from `weft peer invite`");
+  join_command
+      ->add_option(
+          "--address-file", command.address_file,
+          "a file that holds the address: arguments are visible to every user of a machine")
+      ->excludes(address);
   join_command->add_flag("--no-run", command.no_run, "join only");
   auto* config_command = app.add_subcommand("config", "settings");
   config_command->require_subcommand(1);

@@ -246,6 +246,20 @@ void send_signal(pid_t pid, int signal) {
   if (pid > 0) ::kill(pid, signal);
 }
 
+Error replace_program(const std::vector<std::string>& argv) {
+  std::vector<char*> words;
+  for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  ::execv(words[0], words.data());
+  const int code = errno;
+  return make_error(code == ENOENT ? Code::kNotFound : Code::kIo,
+                    fmt::format("cannot run {}: {}", argv[0], std::strerror(code)));
+}
+
+bool stdout_is_terminal() {
+  return ::isatty(STDOUT_FILENO) == 1;
+}
+
 Path program_dir() {
   std::error_code code;
   const Path self = std::filesystem::read_symlink("/proc/self/exe", code);

@@ -43,6 +43,10 @@ ExitStatus wait(pid_t pid);
 void wait_unreaped(pid_t pid);
 void send_signal(pid_t pid, int signal);  // a pid already gone is fine
 
+// Becomes another program; returns only when that fails.
+Error replace_program(const std::vector<std::string>& argv);
+bool stdout_is_terminal();
+
 // The folder of the running program, where its sister programs stand.
 Path program_dir();
 int hardware_cores();       // CPUs this process may run on

@@ -214,7 +214,7 @@ Result<job::Plan> make_plan(const opdag::Graph& graph, const job::JobSpec& spec,
   }
   if (peers.empty()) {
     return make_error(Code::kUnavailable, "no peers: none is idle",
-                      "start peers with `weftd join`, see `weft peer list`");
+                      "invite machines with `weft peer invite`, or start some with `weft up`");
   }
   if (asked > static_cast<int32_t>(peers.size())) {
     return make_error(Code::kUnavailable,

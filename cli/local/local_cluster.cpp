@@ -106,14 +106,17 @@ class Starter {
     const int threads = options_.threads > 0
                             ? options_.threads
                             : std::max(1, os::hardware_cores() / std::max(1, options_.peers));
+    // The token in the address is worth a place in the cluster: not for everyone's `ps`.
+    const os::Path address = dir_ / "join-address";
+    WEFT_TRY_STATUS(os::write_file_atomic(address, cluster_.join_address + "\n", 0600));
     for (int i = 0; i < options_.peers; ++i) {
       const std::string role = fmt::format("peer-{}", i);
       WEFT_TRY_STATUS(add(
           start_background(role,
-                           {(os::program_dir() / "weftd").string(), "join", cluster_.join_address,
-                            "--state-dir", (dir_ / role).string(), "--name", role, "--listen-host",
-                            options_.host, "--advertise-host", options_.host, "--threads",
-                            std::to_string(threads), "--device", options_.device},
+                           {(os::program_dir() / "weftd").string(), "join", "--address-file",
+                            address.string(), "--state-dir", (dir_ / role).string(), "--name", role,
+                            "--listen-host", options_.host, "--advertise-host", options_.host,
+                            "--threads", std::to_string(threads), "--device", options_.device},
                            dir_ / (role + ".log"))));
     }
     return {};

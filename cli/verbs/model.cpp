@@ -1,6 +1,4 @@
 // weft model inspect | check MODEL.pt2
-#include <unistd.h>
-
 #include <cstdio>
 
 #include "base/os/process.h"
@@ -47,13 +45,10 @@ Status check(const CheckOptions& options, const Globals& globals) {
   if (options.stages > 0) add("--stages", std::to_string(options.stages));
   if (options.cut_seed >= 0) add("--cut-seed", std::to_string(options.cut_seed));
   if (globals.json()) add("-o", "json");
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
   std::fflush(stdout);
-  ::execv(program.c_str(), argv.data());
-  return make_error(Code::kNotFound, "cannot run " + program,
-                    "weft-worker must stand beside weft; build it with scripts/build");
+  Error error = os::replace_program(words);
+  error.next = "weft-worker must stand beside weft; build it with scripts/build";
+  return error;
 }
 
 }  // namespace

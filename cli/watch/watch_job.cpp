@@ -1,10 +1,11 @@
 #include "cli/watch/watch_job.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <deque>
+
+#include "base/os/process.h"
 
 namespace weft::cli {
 namespace {
@@ -25,7 +26,7 @@ class Watch {
       : client_(client),
         path_("/api/v1/jobs/" + path_segment(id)),
         json_(globals.json()),
-        terminal_(!json_ && ::isatty(STDOUT_FILENO) == 1) {}
+        terminal_(!json_ && os::stdout_is_terminal()) {}
 
   Status run() {
     for (;;) {

@@ -91,7 +91,6 @@ def test_no_sleep_or_wall_clock_in_decisions():
 def test_system_calls_live_in_base_os():
     banned = {"unistd.h", "sys/mman.h", "sys/stat.h", "fcntl.h", "sys/wait.h", "sys/prctl.h"}
     allowed = {
-        "daemon/worker_process.cpp",  # non-blocking pipe to its own child
         "daemon/host_facts.cpp",      # reads what nvidia-smi prints
     }
     wrong = [f"{n} includes {i}" for n in sources() for i in includes(n)
@@ -115,6 +114,15 @@ def test_files_named_by_documents_exist(page):
         if not os.path.exists(os.path.join(ROOT, name)):
             missing.append(name)
     assert not missing, f"{page} names {missing}"
+
+
+def test_every_thread_is_documented():
+    page = read("docs/threads.md")
+    named = {n for name in sources()
+             for n in re.findall(r'name(?:_this)?_thread\("([^"]+)"', read(name))}
+    assert named, "no thread is named any more?"
+    missing = [n for n in named if f"`{n}`" not in page]
+    assert not missing, missing
 
 
 def test_no_unfinished_marks():

@@ -74,7 +74,7 @@ TEST_F(WorkerProcessTest, KillsAStoppedChild) {
 }
 
 TEST_F(WorkerProcessTest, DestructionEndsTheChild) {
-  auto worker = start(script("sleep 1000"));
+  auto worker = start(script("exec sleep 1000"));
   const pid_t pid = worker->pid();
   EXPECT_NE(os::process_identity(pid), "");
   worker.reset();
