@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "net/codec/graph_codec.h"
+#include "opdag/derive.h"
 
 namespace weft::broker {
 namespace {
@@ -111,6 +112,11 @@ Result<opdag::Graph> load_graph(const job::BlobRef& blob, const char* what,
 Result<JobGraphs> load_graphs(const Submission& submission, const net::BlobStore& blobs) {
   WEFT_TRY(opdag::Graph graph, load_graph(submission.graph, "training graph", blobs));
   WEFT_TRY(opdag::Graph eval, load_graph(submission.eval_graph, "evaluation graph", blobs));
+  if (submission.spec.train.precision == job::Precision::kFp64) {
+    // As the workers do: a plan counts the nodes of the graph that runs.
+    WEFT_TRY(graph, opdag::promote_f64(graph));
+    WEFT_TRY(eval, opdag::promote_f64(eval));
+  }
   return JobGraphs{std::move(graph), std::move(eval)};
 }
 

@@ -12,10 +12,6 @@
 namespace weft::broker {
 namespace {
 
-bool is_token_column(const std::string& column) {
-  return column == "tokens" || column == "next_tokens";
-}
-
 const job::Binding* binding_of(const job::JobSpec& spec, const std::string& input) {
   for (const job::Binding& binding : spec.data.bindings) {
     if (binding.input == input) return &binding;
@@ -178,7 +174,7 @@ class Checker {
   // -1: not known in a dry run.
   Result<int64_t> samples_of(const std::string& split, const job::Binding& binding,
                              const opdag::TensorMeta& meta) {
-    const bool tokens = is_token_column(binding.column);
+    const bool tokens = job::is_token_column(binding.column);
     const std::string key = tokens ? split : split + "/" + binding.column;
     const auto found = submission_.data.find(key);
     if (found == submission_.data.end()) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "opdag/cut_eval.h"
+
 namespace weft::broker {
 namespace {
 
@@ -29,7 +31,7 @@ class Builder {
   void add_data(const std::string& input) {
     for (const job::Binding& binding : submission_.spec.data.bindings) {
       if (binding.input != input) continue;
-      const bool tokens = binding.column == "tokens" || binding.column == "next_tokens";
+      const bool tokens = job::is_token_column(binding.column);
       for (const char* split : {"train", "eval"}) {
         const std::string key = tokens ? split : fmt::format("{}/{}", split, binding.column);
         const auto found = submission_.data.find(key);
@@ -77,30 +79,16 @@ Result<const Checkpoint*> resume_point(const Job& job) {
   return &found->second;
 }
 
-// Leaves of the evaluation graph this stage needs. A derived graph keeps the node ids, so its
-// nodes follow those of the stage; of a separate export, which has ids of its own, every stage
-// gets constants and buffers (small), and parameters by the trained names.
-void add_eval_leaves(const JobGraphs& graphs, const opdag::Stage& stage, Builder& builder) {
-  const opdag::Graph& graph = graphs.graph;
+// Leaves of the evaluation graph this stage needs: those its part of it reads.
+Status add_eval_leaves(const JobGraphs& graphs, const opdag::Partition& partition, int32_t stage,
+                       Builder& builder) {
   const opdag::Graph& eval = graphs.eval_graph;
-  std::set<opdag::NodeId> mine;
-  std::set<std::string> targets;
-  for (int32_t index : stage.nodes) mine.insert(graph.nodes[static_cast<size_t>(index)].id);
-  for (int32_t index : stage.leaves)
-    targets.insert(graph.leaves[static_cast<size_t>(index)].target);
-  const bool derived = std::all_of(eval.nodes.begin(), eval.nodes.end(), [&](const auto& node) {
-    const int32_t index = graph.node_index(node.id);
-    return index >= 0 && graph.nodes[static_cast<size_t>(index)].op == node.op;
-  });
-  for (const opdag::Leaf& leaf : eval.leaves) {
-    const auto& consumers = eval.value(leaf.value).consumers;
-    const bool read_here = std::any_of(consumers.begin(), consumers.end(),
-                                       [&](opdag::NodeId id) { return mine.contains(id); });
-    const bool shared = leaf.kind == opdag::LeafKind::kConstant ||
-                        leaf.kind == opdag::LeafKind::kBuffer ||
-                        leaf.kind == opdag::LeafKind::kUserInput;
-    if (derived ? read_here : (shared || targets.contains(leaf.target))) builder.add(leaf);
-  }
+  WEFT_TRY(const opdag::EvalPartition where, opdag::eval_partition(graphs.graph, partition, eval));
+  const int32_t index = where.stage_of(stage);
+  if (index == opdag::kNone) return {};
+  WEFT_TRY(const opdag::Stage part, opdag::extract_stage(eval, where.partition, index));
+  for (int32_t leaf : part.leaves) builder.add(eval.leaves[static_cast<size_t>(leaf)]);
+  return {};
 }
 
 }  // namespace
@@ -122,7 +110,7 @@ Result<job::WorkerSpec> build_worker_spec(const Job& job, const Submission& subm
   spec.token_dtype = submission.token_dtype;
   Builder builder(submission, spec);
   for (int32_t index : part.leaves) builder.add(graphs.graph.leaves[static_cast<size_t>(index)]);
-  add_eval_leaves(graphs, part, builder);
+  WEFT_TRY_STATUS(add_eval_leaves(graphs, job.plan->partition, stage, builder));
   spec.resume.step = job.resume_step;
   if (job.resume_step > 0) {
     WEFT_TRY(const Checkpoint* point, resume_point(job));

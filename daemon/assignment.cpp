@@ -66,7 +66,8 @@ void Assignment::begin() {
   log_info("job {} stage {} epoch {}: preparing", prepare_.job(), prepare_.stage(),
            prepare_.epoch());
   env_.transfers->post([self = shared_from_this()] {
-    auto spec = prepare_files(self->env_.member, *self->env_.blobs, self->prepare_, self->dir_);
+    auto spec = prepare_files(self->env_.member, *self->env_.blobs, self->prepare_, self->dir_,
+                              self->transfer_cancelled());
     self->env_.events->post([self, spec = std::move(spec)]() mutable {
       if (self->state_ != AssignmentState::kPreparing) return;
       if (!spec.ok()) return self->fail(spec.error());
@@ -105,6 +106,10 @@ void Assignment::spawn_worker(job::WorkerSpec spec) {
   worker_heard_ms_ = env_.clock->monotonic_ms();
 }
 
+std::function<bool()> Assignment::transfer_cancelled() const {
+  return [cancelled = cancelled_] { return cancelled->load(); };
+}
+
 void Assignment::connect(const proto::Connect& message) {
   if (state_ != AssignmentState::kListening || !worker_) return;
   json stages = json::array();
@@ -131,6 +136,7 @@ void Assignment::stop(const std::string& reason) {
   if (ended(state_) || state_ == AssignmentState::kStopping) return;
   log_info("job {} stage {}: stopping: {}", prepare_.job(), prepare_.stage(), reason);
   state_ = AssignmentState::kStopping;
+  *cancelled_ = true;
   if (!worker_) return end(AssignmentState::kStopped, nullptr);
   const json line = {{"type", "stop"}, {"reason", reason}};
   if (!worker_->send_line(line.dump()).ok()) worker_->kill_now();
@@ -238,7 +244,7 @@ void Assignment::store_checkpoint(int64_t step, const std::string& path) {
   if (!file.ok()) return fail(file.error());
   ++uploads_;
   env_.transfers->post([self = shared_from_this(), step, path] {
-    auto stored = upload_shard(self->env_.member, path);
+    auto stored = upload_shard(self->env_.member, path, self->transfer_cancelled());
     auto removed = os::remove_all(path);
     self->env_.events->post([self, step, stored = std::move(stored)]() mutable {
       --self->uploads_;
@@ -269,6 +275,7 @@ void Assignment::end(AssignmentState state, const Error* error) {
   for (int i = 0; i < kMaxLastLogBlocks && forward_logs(); ++i) {
   }
   state_ = state;
+  *cancelled_ = true;
   worker_.reset();
   send_update(state_name(state), error);
 }

@@ -9,6 +9,7 @@
 // thread, in order, and posts back.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -84,6 +85,7 @@ class Assignment : public std::enable_shared_from_this<Assignment> {
   void end(AssignmentState state, const Error* error);
   void send_update(const char* state, const Error* error, uint16_t port = 0);
   bool forward_logs();
+  std::function<bool()> transfer_cancelled() const;
   void send_alive();
   Result<os::Path> shard_path(const std::string& path) const;
   proto::PeerMessage report(const job::WorkerEvent& event) const;
@@ -100,6 +102,8 @@ class Assignment : public std::enable_shared_from_this<Assignment> {
   double compute_idle_s_ = 0;  // since the worker's compute thread last moved
   int64_t next_alive_ms_ = 0;
   int uploads_ = 0;  // shards on their way
+  // Read by the transfer thread: nobody waits for the transfers of an assignment that has ended.
+  std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace weft::daemon

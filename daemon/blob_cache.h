@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 
 #include "daemon/membership.h"
@@ -10,9 +12,22 @@
 
 namespace weft::daemon {
 
-// Read-only; only certificates of the cluster's CA get an answer.
+// Peers the broker removed: their certificates are valid for a while yet. Any thread.
+class RevokedPeers {
+ public:
+  void replace(std::set<std::string> peers);
+  bool contains(const std::string& peer) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<std::string> peers_;
+};
+
+// Read-only; only peers of the cluster that were not removed get an answer: a worker has no
+// business here, it reads what its daemon fetched.
 Result<std::unique_ptr<net::HttpServer>> serve_cached_blobs(net::BlobStore& blobs,
                                                             const Membership& member,
+                                                            std::shared_ptr<RevokedPeers> revoked,
                                                             const std::string& host, uint16_t port);
 
 // Removes the least recently written blobs until at most max_bytes remain.

@@ -37,8 +37,11 @@ std::vector<net::HttpClientOptions> sources_of(const Membership& member,
 
 class Fetcher {
  public:
-  Fetcher(const Membership& member, net::BlobStore& blobs, const proto::Prepare& prepare)
-      : member_(member), blobs_(blobs), prepare_(prepare) {}
+  Fetcher(const Membership& member, net::BlobStore& blobs, const proto::Prepare& prepare,
+          const std::function<bool()>& cancelled)
+      : member_(member), blobs_(blobs), prepare_(prepare) {
+    options_.cancelled = cancelled;
+  }
 
   Status fetch(job::BlobRef& blob, const std::string& what) {
     if (blob.sha256.empty()) return {};
@@ -47,7 +50,7 @@ class Fetcher {
     }
     if (!blobs_.has(blob.sha256)) {
       auto status = net::fetch_blob(blobs_, blob.sha256, blob.bytes,
-                                    sources_of(member_, prepare_, blob.sha256));
+                                    sources_of(member_, prepare_, blob.sha256), options_);
       if (!status.ok()) return std::move(status).error().within("cannot fetch " + what);
     }
     blob.path = blobs_.path_of(blob.sha256).string();
@@ -58,6 +61,7 @@ class Fetcher {
   const Membership& member_;
   net::BlobStore& blobs_;
   const proto::Prepare& prepare_;
+  net::TransferOptions options_;
 };
 
 Status fetch_all(Fetcher& fetcher, job::WorkerSpec& spec) {
@@ -109,11 +113,12 @@ Status certify(const Membership& member, const proto::Prepare& prepare, const os
 }  // namespace
 
 Result<job::WorkerSpec> prepare_files(const Membership& member, net::BlobStore& blobs,
-                                      const proto::Prepare& prepare, const os::Path& dir) {
+                                      const proto::Prepare& prepare, const os::Path& dir,
+                                      const std::function<bool()>& cancelled) {
   WEFT_TRY_STATUS(os::make_directories(dir, 0700));
   const json parsed = json::parse(prepare.worker_spec_json(), nullptr, false);
   WEFT_TRY(job::WorkerSpec spec, job::worker_spec_from_json(parsed));
-  Fetcher fetcher(member, blobs, prepare);
+  Fetcher fetcher(member, blobs, prepare, cancelled);
   WEFT_TRY_STATUS(fetch_all(fetcher, spec));
   WEFT_TRY_STATUS(graph_to_text(spec.graph, dir / "graph.txt"));
   WEFT_TRY_STATUS(graph_to_text(spec.eval_graph, dir / "eval_graph.txt"));
@@ -125,7 +130,8 @@ Result<job::WorkerSpec> prepare_files(const Membership& member, net::BlobStore& 
   return spec;
 }
 
-Result<proto::CheckpointStored> upload_shard(const Membership& member, const os::Path& file) {
+Result<proto::CheckpointStored> upload_shard(const Membership& member, const os::Path& file,
+                                             const std::function<bool()>& cancelled) {
   proto::CheckpointStored stored;
   {
     WEFT_TRY(Buffer bytes, os::map_file(file));
@@ -135,7 +141,10 @@ Result<proto::CheckpointStored> upload_shard(const Membership& member, const os:
   WEFT_TRY(job::Safetensors content, job::read_safetensors(file));
   for (const auto& [name, tensor] : content.tensors) stored.add_tensors(name);
   net::HttpClient client(member.broker_client());
-  WEFT_TRY([[maybe_unused]] uint64_t sent, net::upload_blob(client, stored.sha256(), file));
+  net::TransferOptions options;
+  options.cancelled = cancelled;
+  WEFT_TRY([[maybe_unused]] uint64_t sent,
+           net::upload_blob(client, stored.sha256(), file, options));
   return stored;
 }
 

@@ -36,8 +36,9 @@ class ServiceImpl final : public Service {
         transfers_("weft-transfer") {}
 
   Status begin() {
-    WEFT_TRY(blob_server_, serve_cached_blobs(blobs_, member_, config_.text("listen_host"),
-                                              static_cast<uint16_t>(config_.integer("blob_port"))));
+    WEFT_TRY(blob_server_,
+             serve_cached_blobs(blobs_, member_, revoked_, config_.text("listen_host"),
+                                static_cast<uint16_t>(config_.integer("blob_port"))));
     facts_ = host_capabilities(config_.text("device"), config_.text("name"));
     std::string advertise = config_.text("advertise_host");
     if (advertise.empty()) advertise = route_address(member_.control_host, member_.control_port);
@@ -132,6 +133,8 @@ class ServiceImpl final : public Service {
         if (message.welcome().broker_timeout_ms() > 0) {
           broker_timeout_ms_ = static_cast<int32_t>(message.welcome().broker_timeout_ms());
         }
+        revoked_->replace({message.welcome().revoked().begin(), message.welcome().revoked().end()});
+        if (message.welcome().hello_wanted()) send_hello();
         break;
       case proto::BrokerMessage::kPrepare:
         prepare(message.prepare());
@@ -183,6 +186,7 @@ class ServiceImpl final : public Service {
     if (holds(message)) return;  // repeated
     if (assignment_) {
       log_warning("a new assignment replaces job {}", assignment_->wire_state().job());
+      assignment_->stop("a new assignment replaces it");
       assignment_.reset();
     }
     assignment_ = std::make_shared<Assignment>(environment(), message);
@@ -266,6 +270,7 @@ class ServiceImpl final : public Service {
   os::SignalWatcher signals_;  // before every thread: they inherit the blocked signals
   TaskRunner transfers_;
   proto::Capabilities facts_;
+  std::shared_ptr<RevokedPeers> revoked_ = std::make_shared<RevokedPeers>();
   std::unique_ptr<net::HttpServer> blob_server_;
   std::unique_ptr<net::ControlClient> control_;
   std::shared_ptr<Assignment> assignment_;

@@ -3,13 +3,7 @@
 #include "executor/feed_job.h"
 
 namespace weft::executor {
-namespace {
-
-bool is_token_column(const std::string& column) {
-  return column == "tokens" || column == "next_tokens";
-}
-
-}  // namespace
+namespace {}  // namespace
 
 Result<std::map<std::string, job::Binding>> bind_inputs(const opdag::Graph& graph,
                                                         const job::JobSpec& spec) {
@@ -59,7 +53,7 @@ Result<BatchShape> batch_shape(const opdag::Graph& graph, const job::JobSpec& sp
                                     first_input, input, shape.micro_batch, meta.sizes[0]),
                         "the first dimension of every bound input is the micro-batch");
     }
-    if (!is_token_column(binding.column)) continue;
+    if (!job::is_token_column(binding.column)) continue;
     if (meta.sizes.size() != 2 || (shape.sequence != 0 && shape.sequence != meta.sizes[1])) {
       return make_error(Code::kInvalid,
                         fmt::format("column {} needs inputs of one shape [batch, sequence]; {} is "

@@ -145,7 +145,7 @@ class SplitOpener {
 
   Result<std::unique_ptr<FeedColumn>> column(const Source& source) const {
     const std::string& name = source.binding.column;
-    if (name == "tokens" || name == "next_tokens") {
+    if (job::is_token_column(name)) {
       const std::string path = path_of(split_name(split_));
       if (path.empty()) return missing(split_name(split_), source);
       WEFT_TRY(auto file, job::open_token_file(path, files_.token_dtype));
