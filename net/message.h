@@ -15,10 +15,10 @@ enum class MessageKind : uint8_t {
   kActivation = 1,  // of edge, forward
   kGradient,        // of edge, back to its producer
   kEvalActivation,
-  kTiedGradient,    // edge = tied group; to the owner
-  kTiedWeight,      // edge = tied group; from the owner
-  kNorms,           // squared gradient norms of a stage's parameters, to the loss stage
-  kClip,            // the global norm, from the loss stage
+  kTiedGradient,  // edge = tied group; to the owner
+  kTiedWeight,    // edge = tied group; from the owner
+  kNorms,         // squared gradient norms of a stage's parameters, to the loss stage
+  kClip,          // the global norm, from the loss stage
 };
 
 // Names a message for life: sending or receiving it twice is harmless.
@@ -28,7 +28,7 @@ struct MessageKey {
   uint32_t micro_batch = 0;
   uint32_t edge = 0;
   MessageKind kind = MessageKind::kActivation;
-  int32_t from = 0;    // stage
+  int32_t from = 0;  // stage
   auto operator<=>(const MessageKey&) const = default;
   std::string text() const;  // "activation step 3 micro-batch 1 edge 4 from stage 0"
 };

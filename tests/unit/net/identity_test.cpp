@@ -5,8 +5,8 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
-#include "net/identity/authority.h"
 #include "net/certificate/openssl.h"
+#include "net/identity/authority.h"
 
 namespace weft::net {
 namespace {
