@@ -1,5 +1,6 @@
 #include "executor/convert.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/ScalarOps.h>
 #include <fmt/format.h>
 
@@ -263,7 +264,14 @@ Result<at::Device> parse_device(const std::string& device) {
         return make_error(Code::kUnavailable, fmt::format("device `{}`: no CUDA card", device),
                           "use device cpu, or a worker built with CUDA on a machine with a card");
       }
-      return at::Device(at::kCUDA, parsed.has_index() ? parsed.index() : at::DeviceIndex{0});
+      const at::DeviceIndex index = parsed.has_index() ? parsed.index() : at::DeviceIndex{0};
+      if (const auto cards = at::accelerator::deviceCount(); index >= cards) {
+        return make_error(Code::kUnavailable,
+                          fmt::format("device `{}`: this machine shows {} CUDA card(s)", device,
+                                      static_cast<int>(cards)),
+                          fmt::format("use cuda:0 to cuda:{}", cards - 1));
+      }
+      return at::Device(at::kCUDA, index);
     }
   } catch (const std::exception&) {
   }

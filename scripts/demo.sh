@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/deps
-scripts/build
+scripts/build weft weftd weft-broker weft-worker
 
 out=${1:-$PWD/demo-out}
 mkdir -p "$out"

@@ -4,7 +4,8 @@
 NAME.f64.safetensors and NAME.f32.safetensors: `loss`, `grad.<name>` of one forward and backward on
 NAME.inputs.safetensors, and `param.<name>`, `buffer.<name>` after 20 steps of AdamW on those inputs
 (lr 1e-3, betas 0.9 0.999, eps 1e-8, weight decay 0.01 on tensors of two or more dimensions).
-Usage: reference.py --dir DIR name ...
+With --device cuda the same is computed on the card, into NAME.f64.cuda.safetensors and so on.
+Usage: reference.py --dir DIR [--device cuda] name ...
 """
 import argparse
 import pathlib
@@ -12,12 +13,15 @@ import pathlib
 import torch
 import transformers.modeling_outputs  # noqa: F401  registers the output classes of its models
 from safetensors.torch import load_file, save_file
+from torch.export.passes import move_to_device_pass
 
 STEPS = 20
 
 
-def load(path, dtype):
+def load(path, dtype, device):
     program = torch.export.load(path)
+    if device != "cpu":
+        program = move_to_device_pass(program, device)
     module = program.module()
     for node in module.graph.nodes:  # dtype arguments and constants follow the promotion
         if dtype == torch.float64:
@@ -56,11 +60,11 @@ def trained_name(key, names, grads):
     return next((name for name in names[key] if name in grads), key)
 
 
-def run(folder, name, dtype, suffix):
+def run(folder, name, dtype, suffix, device):
     path = folder / f"{name}.pt2"
     inputs = load_file(folder / f"{name}.inputs.safetensors")
-    inputs = {k: cast(v, dtype) for k, v in inputs.items()}
-    module = load(path, dtype)
+    inputs = {k: cast(v, dtype).to(device) for k, v in inputs.items()}
+    module = load(path, dtype, device)
     result = {}
     loss = loss_of(module(**inputs))
     loss.backward()
@@ -69,7 +73,7 @@ def run(folder, name, dtype, suffix):
     for key, parameter in named.items():
         if parameter.grad is not None:
             result[f"grad.{key}"] = parameter.grad.clone()
-    module = load(path, dtype)
+    module = load(path, dtype, device)
     named = dict(module.named_parameters(remove_duplicate=False))
     names = tied_names(named)
     grads = {k[len("grad."):]: v for k, v in result.items() if k.startswith("grad.")}
@@ -89,7 +93,7 @@ def run(folder, name, dtype, suffix):
         result[f"param.{key}"] = named[trained_name(key, names, grads)].detach().clone()
     for key, buffer in module.named_buffers(remove_duplicate=False):
         result[f"buffer.{key}"] = buffer.detach().clone()
-    save_file({k: v.contiguous().clone() for k, v in result.items()},
+    save_file({k: v.cpu().contiguous().clone() for k, v in result.items()},
               str(folder / f"{name}.{suffix}.safetensors"))
     print(name, suffix, float(result["loss"]), flush=True)
 
@@ -97,12 +101,14 @@ def run(folder, name, dtype, suffix):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", required=True, type=pathlib.Path)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("names", nargs="+")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in options.names:
-        run(options.dir, name, torch.float64, "f64")
-        run(options.dir, name, torch.float32, "f32")
+        where = "" if options.device == "cpu" else f".{options.device}"
+        run(options.dir, name, torch.float64, f"f64{where}", options.device)
+        run(options.dir, name, torch.float32, f"f32{where}", options.device)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# On a machine with a CUDA card: builds the worker with CUDA, runs the tests of tests/gpu/ and
+# bench/executor, and writes what they say to $OUT, or to docs/results/ under the card's name.
+#   scripts/gpu_check.sh [build|tests|bench]...   all three by default
+#   scripts/gpu_check.sh carry                    fills .gpu-carry/ with files of Debian packages, for
+#                                                 a machine that has a compiler, CMake, ninja, Boost,
+#                                                 OpenSSL, GoogleTest and PyTorch and can install
+#                                                 nothing; copy the tree there with that folder
+# WEFT_PYTHON names a Python with torch, transformers, torchvision, safetensors (else .venv, python3);
+# WEFT_BENCH_ARGS go to bench/executor.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+carry=$root/.gpu-carry
+build=${WEFT_BUILD_DIR:-$root/build-gpu}
+python=${WEFT_PYTHON:-}
+if [ -z "$python" ]; then
+  python=python3
+  [ -x .venv/bin/python ] && python=$root/.venv/bin/python
+fi
+
+# Headers and libraries of what the worker needs beyond the compiler's machine.
+fill_carry() {
+  local packages=(libfmt-dev libfmt9 libspdlog-dev libspdlog1.10 libxxhash-dev libxxhash0
+    libpcre2-dev libpcre2-8-0 libtomlplusplus-dev libtomlplusplus3 nlohmann-json3-dev zlib1g-dev)
+  local folder
+  folder=$(mktemp -d)
+  (cd "$folder" && apt-get download -qq "${packages[@]}")
+  rm -rf "$carry" && mkdir -p "$carry"
+  for package in "$folder"/*.deb; do dpkg -x "$package" "$carry"; done
+  rm -rf "$folder" "$carry"/usr/share/{doc,man} "$carry"/usr/bin
+  # Links to libraries of packages that were left out.
+  find "$carry" -xtype l -delete
+  du -sh "$carry"
+}
+
+configure_and_build() {
+  local flags=() libraries=$carry/usr/lib/x86_64-linux-gnu
+  if [ -d "$carry" ]; then
+    # Another compiler than ours may know other warnings: they are no reason to stop here.
+    flags=(-DCMAKE_PREFIX_PATH="$carry/usr"
+      -DCMAKE_CXX_FLAGS="-isystem $carry/usr/include -isystem $carry/usr/include/x86_64-linux-gnu -Wno-error"
+      -DCMAKE_EXE_LINKER_FLAGS="-L$libraries -Wl,-rpath,$libraries -Wl,-rpath-link,$libraries")
+  fi
+  cmake -S . -B "$build" -G Ninja -DWEFT_WORKER_ONLY=ON -DWEFT_CUDA=ON "${flags[@]}"
+  # A unit that includes libtorch takes a gigabyte.
+  local jobs=$(($(awk '/MemAvailable/ {print $2}' /proc/meminfo) / 1500000)) cores
+  cores=$(nproc)
+  [ "$jobs" -gt "$cores" ] && jobs=$cores
+  [ "$jobs" -lt 1 ] && jobs=1
+  ninja -C "$build" -j "$jobs" weft-worker gpu_executor_test bench-executor
+  "$build/bin/weft-worker" --version
+}
+
+card_name() { nvidia-smi --query-gpu=name --format=csv,noheader | head -1; }
+
+if [ "${1:-}" = carry ]; then
+  fill_carry
+  exit
+fi
+parts=" ${*:-build tests bench} "
+status=0
+if [[ $parts == *" build "* ]]; then configure_and_build; fi
+card=$(card_name)
+slug=$(tr 'A-Z ' 'a-z-' <<<"$card" | tr -cd 'a-z0-9.-')
+results=${OUT:-$root/docs/results}
+mkdir -p "$results"
+echo "card: $card; results: $results/gpu-$slug-*"
+
+if [[ $parts == *" tests "* ]]; then
+  log=$results/gpu-$slug-tests.txt
+  models=$build/gpu-models
+  {
+    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv
+    "$python" tests/models/export_models.py --out "$models"
+    "$python" tests/models/reference.py --device cuda --dir "$models" gpt2 llama resnet18 skips
+    WEFT_GPU_MODELS=$models "$build/tests/gpu_executor_test"
+  } >"$log" 2>&1 || status=1
+  grep -E '^\[  (FAILED|PASSED|SKIPPED)|^\[==|differ|bf16|Failure|rror' "$log" | tail -90
+fi
+if [[ $parts == *" bench "* ]]; then
+  # shellcheck disable=SC2086
+  "$python" bench/executor --build "$build" --json "$results/gpu-$slug-bench.json" \
+    ${WEFT_BENCH_ARGS:-} 2>"$build/bench.err" | tee "$results/gpu-$slug-bench.md" ||
+    { status=1 && tail -20 "$build/bench.err"; }
+fi
+exit $status
