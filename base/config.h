@@ -3,6 +3,7 @@
 // follow. Precedence: flag > environment > file > default. Built in main, then only read.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>

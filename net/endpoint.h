@@ -6,6 +6,7 @@
 // acknowledges. A failed endpoint stays failed: every later call returns the same error.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 

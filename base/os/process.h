@@ -4,6 +4,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <cstdint>
 
 #include <optional>
 #include <string>
