@@ -133,7 +133,7 @@ class Assignment {
     steps_done_ = loop.steps_done();
     if (!trained) return trained;
     const auto parted = say_goodbye(endpoint, control_, spec_.plan.epoch, spec_.stage,
-                                    spec_.plan.partition.stages, loss_stage, spec_.link_timeout_ms);
+                                    spec_.plan.partition.stages, loss_stage);
     // All work of this stage is done and stored: who failed later reports it himself.
     if (!parted) log_info("links ended without goodbye: {}", parted.error().text());
     return {};

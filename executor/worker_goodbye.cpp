@@ -1,7 +1,8 @@
 #include "executor/worker_goodbye.h"
 
 #include <limits>
-#include <set>
+
+#include "base/log.h"
 
 namespace weft::executor {
 namespace {
@@ -43,8 +44,20 @@ Status wait_for(net::Endpoint& endpoint, WorkerControl& control, const net::Mess
 
 }  // namespace
 
+Status flush_patiently(net::Endpoint& endpoint, WorkerControl& control) {
+  bool said = false;
+  for (;;) {
+    if (control.stopped()) return control.stop_error();
+    auto flushed = endpoint.flush(kWaitMs);
+    control.moved();  // waiting for a slow link is not being stuck
+    if (flushed || flushed.error().code != Code::kTimeout) return flushed;
+    if (!said) log_info("waiting for the last messages to arrive: {}", flushed.error().message);
+    said = true;
+  }
+}
+
 Status say_goodbye(net::Endpoint& endpoint, WorkerControl& control, uint32_t epoch, int32_t stage,
-                   int32_t stages, int32_t loss_stage, int32_t flush_ms) {
+                   int32_t stages, int32_t loss_stage) {
   using net::MessageKind;
   if (stages < 2) return {};
   if (stage != loss_stage) {
@@ -61,7 +74,7 @@ Status say_goodbye(net::Endpoint& endpoint, WorkerControl& control, uint32_t epo
     WEFT_TRY_STATUS(
         endpoint.send(other, empty_message(goodbye_key(epoch, MessageKind::kClip, stage))));
   }
-  return endpoint.flush(flush_ms);
+  return flush_patiently(endpoint, control);
 }
 
 }  // namespace weft::executor

@@ -11,6 +11,7 @@
 #include "base/os/own_process.h"
 #include "executor/checkpoint.h"
 #include "executor/convert.h"
+#include "executor/worker_goodbye.h"
 
 // After the others: the allocator statistics of whatever accelerator is there.
 #include <ATen/DeviceAccelerator.h>
@@ -165,7 +166,7 @@ Status TrainingLoop::run() {
       return std::move(ended).error().within(fmt::format("after step {}", done_));
     }
   }
-  WEFT_TRY_STATUS(endpoint_.flush(options_.spec.link_timeout_ms));
+  WEFT_TRY_STATUS(flush_patiently(endpoint_, control_));
   job::WorkerEvent event;
   event.kind = job::WorkerEventKind::kFinished;
   event.step = done_;

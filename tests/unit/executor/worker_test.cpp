@@ -233,6 +233,70 @@ TEST(WorkerLoop, AStopEndsTheWaitForUploads) {
   EXPECT_EQ(stored, 2);
 }
 
+net::Message small_message(int32_t from) {
+  net::Message message;
+  message.key.epoch = 1;
+  message.key.kind = net::MessageKind::kNorms;
+  message.key.from = from;
+  message.none = true;
+  return message;
+}
+
+// The last message takes an hour; nothing but the death of the link may fail a finished training.
+TEST(WorkerLoop, TheLastMessageMayTakeItsTime) {
+  net::SimOptions slow;
+  slow.latency_ms = 3600 * 1000;
+  net::SimNetwork network(2, slow);
+  WorkerControl control;
+  IdleRuntime runtime;
+  LoopOptions options = storing_options("weft-slow-flush");
+  options.spec.spec.train.steps = 1;
+  bool finished = false;
+  const EventSink events = [&](const job::WorkerEvent& event) {
+    finished |= event.kind == job::WorkerEventKind::kFinished;
+  };
+  ASSERT_TRUE(network.endpoint(0).send(1, small_message(0)).ok());
+  TrainingLoop loop(options, runtime, network.endpoint(0), control, events);
+  const Status status = loop.run();
+  EXPECT_TRUE(status.ok()) << status.error().text();
+  EXPECT_TRUE(finished);
+  EXPECT_GE(network.now_ms(), 3600 * 1000);
+}
+
+// An endpoint whose flush ends as told.
+class FlushEndpoint final : public net::Endpoint {
+ public:
+  explicit FlushEndpoint(std::function<Status(int)> flush) : flush_(std::move(flush)) {}
+  Status send(int32_t, net::Message) override { return {}; }
+  std::optional<net::Message> take(const net::MessageKey&) override { return std::nullopt; }
+  Status wait(int32_t) override { return {}; }
+  Status flush(int32_t) override { return flush_(++calls); }
+  void interrupt() override {}
+  net::EndpointStats stats() const override { return {}; }
+  int calls = 0;
+
+ private:
+  std::function<Status(int)> flush_;
+};
+
+TEST(Goodbye, TheLastFlushEndsWithTheLinkOrByAStop) {
+  const auto slow = [] { return Status(make_error(Code::kTimeout, "slow")); };
+  WorkerControl control;
+  FlushEndpoint late([&](int call) { return call < 500 ? slow() : Status(); });
+  EXPECT_TRUE(flush_patiently(late, control).ok());
+  EXPECT_EQ(late.calls, 500);
+  FlushEndpoint dies([&](int call) {
+    return call < 3 ? slow() : Status(make_error(Code::kUnavailable, "stage 1 is dead"));
+  });
+  EXPECT_EQ(flush_patiently(dies, control).error().code, Code::kUnavailable);
+  FlushEndpoint stopped([&](int call) {
+    if (call == 2) control.stop(StopCause::kOrdered, "enough");
+    return slow();
+  });
+  EXPECT_EQ(flush_patiently(stopped, control).error().code, Code::kCancelled);
+  EXPECT_EQ(stopped.calls, 2);
+}
+
 TEST(WorkerLoop, MemoryIsCounted) {
   EXPECT_GT(peak_memory_bytes("cpu"), 1 << 20);
 }
@@ -241,8 +305,8 @@ TEST(Goodbye, AStoppedWorkerDoesNotWait) {
   net::SimNetwork network(2, {});
   WorkerControl control;
   control.stop(StopCause::kOrdered, "test");
-  EXPECT_FALSE(say_goodbye(network.endpoint(0), control, 1, 0, 2, 1, 100).ok());
-  EXPECT_TRUE(say_goodbye(network.endpoint(0), control, 1, 0, 1, 0, 100).ok());
+  EXPECT_FALSE(say_goodbye(network.endpoint(0), control, 1, 0, 2, 1).ok());
+  EXPECT_TRUE(say_goodbye(network.endpoint(0), control, 1, 0, 1, 0).ok());
 }
 
 }  // namespace
