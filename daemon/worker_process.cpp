@@ -60,6 +60,7 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start(const std::string& p
   options.argv = {program, "run", "--spec", spec_file.string()};
   options.stderr_file = log_file;
   options.pipe_stdio = true;
+  options.ignore_stop_signals = true;  // from its first instruction on
   auto impl = std::make_unique<Impl>();
   WEFT_TRY(impl->child, os::spawn(options));
   os::set_nonblocking(impl->child.stdin_fd);

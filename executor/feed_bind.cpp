@@ -3,8 +3,6 @@
 #include "executor/feed_job.h"
 
 namespace weft::executor {
-namespace {}  // namespace
-
 Result<std::map<std::string, job::Binding>> bind_inputs(const opdag::Graph& graph,
                                                         const job::JobSpec& spec) {
   std::map<std::string, job::Binding> bound;

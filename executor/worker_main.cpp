@@ -2,7 +2,6 @@
 // Standard output carries events only; logs go to standard error.
 #include <fmt/format.h>
 
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -65,6 +64,9 @@ int run_command(int argc, char** argv) {
     events(failure_event(spec.error(), 0));
     return kExitUsage;
   }
+  // A terminal's ^C and a service manager's stop reach the whole group. The daemon decides when its
+  // worker ends, by a line or by the end of the pipe.
+  os::ignore_stop_signals();
   WorkerControl control;
   int code = kExitFailed;
   {
@@ -78,8 +80,7 @@ int run_command(int argc, char** argv) {
 int main_command(int argc, char** argv) {
   log_init("weft-worker", LogLevel::kInfo, false);
   os::harden_process();
-  // A reader that went away is an error of write, not a signal.
-  std::signal(SIGPIPE, SIG_IGN);
+  os::ignore_broken_pipes();
   if (argc < 2) return usage("a command is missing");
   const std::string command = argv[1];
   if (command == "--version") {

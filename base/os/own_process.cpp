@@ -1,8 +1,11 @@
 #include "base/os/own_process.h"
 
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
+
+#include <initializer_list>
 
 namespace weft::os {
 
@@ -10,6 +13,14 @@ void harden_process() {
   const rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+}
+
+void ignore_broken_pipes() {
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+void ignore_stop_signals() {
+  for (int number : {SIGTERM, SIGINT, SIGHUP}) ::signal(number, SIG_IGN);
 }
 
 int64_t peak_resident_bytes() {

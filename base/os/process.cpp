@@ -86,6 +86,7 @@ struct ChildPlan {
   pid_t parent = 0;
   bool die_with_parent = true;
   bool new_session = false;
+  bool ignore_stop_signals = false;
 };
 
 [[noreturn]] void child_fail(int report) {
@@ -94,12 +95,16 @@ struct ChildPlan {
   ::_exit(127);
 }
 
-void reset_signals() {
+void reset_signals(bool ignore_stop_signals) {
   // A parent that blocks or ignores signals (asio, SIGPIPE) must not bequeath that.
   struct sigaction action {};
   action.sa_handler = SIG_DFL;
   for (int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGUSR1, SIGUSR2}) {
     ::sigaction(number, &action, nullptr);
+  }
+  action.sa_handler = SIG_IGN;  // kept over exec
+  for (int number : {SIGINT, SIGTERM, SIGHUP}) {
+    if (ignore_stop_signals) ::sigaction(number, &action, nullptr);
   }
   sigset_t none;
   sigemptyset(&none);
@@ -124,7 +129,7 @@ void close_from(int first) {
   if (plan.err >= 0 && ::dup2(plan.err, 2) < 0) child_fail(plan.report);
   if (::dup3(plan.report, 3, O_CLOEXEC) < 0) child_fail(plan.report);
   close_from(4);
-  reset_signals();
+  reset_signals(plan.ignore_stop_signals);
   ::execve(plan.argv[0], plan.argv.data(), plan.environment.data());
   child_fail(3);
 }
@@ -187,6 +192,7 @@ Result<Child> spawn(const SpawnOptions& options) {
   fill_environment(options, plan);
   plan.die_with_parent = options.die_with_parent;
   plan.new_session = options.new_session;
+  plan.ignore_stop_signals = options.ignore_stop_signals;
   plan.parent = ::getpid();
 
   Pipe in, out, report;
@@ -282,14 +288,6 @@ int hardware_cores() {
     }
   }
   return std::max(cores, 1);
-}
-
-uint64_t resident_bytes() {
-  Result<std::string> text = read_file("/proc/self/statm", 4096);
-  if (!text.ok()) return 0;
-  const char* second = std::strchr(text->c_str(), ' ');
-  if (second == nullptr) return 0;
-  return std::strtoull(second, nullptr, 10) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
 uint64_t total_memory_bytes() {

@@ -20,7 +20,8 @@ struct SpawnOptions {
   Path stderr_file;                      // appended to; empty: the parent's
   bool pipe_stdio = false;               // give the child pipes on 0 and 1
   bool die_with_parent = true;
-  bool new_session = false;  // detached background program (weft up)
+  bool new_session = false;          // detached background program (weft up)
+  bool ignore_stop_signals = false;  // SIGTERM, SIGINT, SIGHUP are the parent's business
 };
 
 struct ExitStatus {
@@ -50,8 +51,7 @@ bool stdout_is_terminal();
 
 // The folder of the running program, where its sister programs stand.
 Path program_dir();
-int hardware_cores();       // CPUs this process may run on
-uint64_t resident_bytes();  // of this process
+int hardware_cores();  // CPUs this process may run on
 uint64_t total_memory_bytes();
 std::string host_name();
 

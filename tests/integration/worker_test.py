@@ -260,6 +260,22 @@ def test_stop_ends_with_0_and_a_lost_daemon_ends_too(folder, model, data):
         cluster.kill()
 
 
+def test_signals_of_the_group_do_not_end_it(folder, model, data):
+    """^C in a terminal and `systemctl stop` reach daemon and worker: only the daemon may decide."""
+    cluster = Cluster(job("signalled", 100000), 1, folder, model, data=data)
+    worker = cluster.workers[0]
+    try:
+        cluster.start()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(worker.process.pid, number)
+        for _ in range(3):
+            worker.wait_for("step")
+        worker.process.stdin.close()
+        assert worker.wait_exit(5) == 1
+    finally:
+        cluster.kill()
+
+
 def test_a_killed_neighbour_is_named(folder, model, data):
     cluster = Cluster(job("killed", 100000), 2, folder, model, data=data, link_timeout_ms=2000)
     try:

@@ -173,10 +173,18 @@ TEST(Process, ADetachedChildLeadsItsOwnSession) {
   ASSERT_TRUE(os::remove_all(log).ok());
 }
 
+TEST(Process, StopSignalsMayBeTheParentsBusiness) {
+  SpawnOptions options = shell("kill -TERM $$; kill -INT $$; kill -HUP $$; exit 4");
+  EXPECT_EQ(wait(spawn(options)->pid).code, SIGTERM);
+  options.ignore_stop_signals = true;
+  const ExitStatus status = wait(spawn(options)->pid);
+  EXPECT_FALSE(status.signalled);
+  EXPECT_EQ(status.code, 4);
+}
+
 TEST(Process, TheHostIsDescribed) {
   EXPECT_GE(hardware_cores(), 1);
-  EXPECT_GT(resident_bytes(), uint64_t{1} << 20);
-  EXPECT_GT(total_memory_bytes(), resident_bytes());
+  EXPECT_GT(total_memory_bytes(), uint64_t{1} << 20);
   EXPECT_FALSE(host_name().empty());
   EXPECT_TRUE(std::filesystem::is_directory(program_dir()));
 }
