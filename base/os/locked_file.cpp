@@ -27,7 +27,13 @@ Result<LockedFile> LockedFile::open(const Path& path, bool create) {
     const int fd = ::open(path.c_str(), flags, 0644);
     if (fd < 0) return failed("open", path);
     LockedFile file(fd, path);
-    while (::flock(fd, LOCK_EX) != 0) {
+    while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EWOULDBLOCK) {
+        return make_error(
+            Code::kUnavailable,
+            fmt::format("{} is being written or verified by another transfer", path.string()),
+            "try again a little later");
+      }
       if (errno != EINTR) return failed("lock", path);
     }
     struct stat ours {

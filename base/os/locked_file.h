@@ -1,6 +1,6 @@
 // A file that several processes append to in turn: opened under an exclusive lock which ends with
-// the object. The path may have been renamed away while we waited; open then starts over, so the
-// lock is always that of the file the path names. Thread-compatible; errors name the path.
+// the object. The path may have been renamed away meanwhile; open then starts over, so the lock is
+// always that of the file the path names. Thread-compatible; errors name the path.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ namespace weft::os {
 
 class LockedFile {
  public:
-  // create: an absent file is made (0644); else it is kNotFound.
+  // create: an absent file is made (0644); else it is kNotFound. Never waits: kUnavailable while
+  // somebody else holds the lock.
   static Result<LockedFile> open(const Path& path, bool create);
   LockedFile(LockedFile&& other) noexcept;
   LockedFile& operator=(LockedFile&&) = delete;

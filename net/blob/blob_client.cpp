@@ -28,8 +28,10 @@ class Patience {
   }
   void progress() {
     pause_ms_ = kFirstPauseMs;
-    since_ = SteadyClock::now();
+    alive();
   }
+  // The other side is at work and says so: there is a reason to wait, none to ask more often.
+  void alive() { since_ = SteadyClock::now(); }
   static bool transient(const Error& error) {
     return error.code == Code::kUnavailable || error.code == Code::kTimeout;
   }
@@ -126,6 +128,17 @@ Status fetch_from(BlobStore& store, const std::string& sha256, uint64_t bytes,
   return fetch_rest(store, sha256, bytes, client, own_bytes, patience);
 }
 
+// All bytes are there and the server still verifies them: a large blob takes it minutes.
+bool verifying(const HttpResponse& response, uint64_t total) {
+  return response.status == 503 && header_number(response, "weft-received") == total;
+}
+
+Error not_what_was_sent(const std::string& sha256) {
+  return make_error(Code::kCorrupt,
+                    fmt::format("the server received {} whole, but it has another hash", sha256),
+                    "the file must not change while it is uploaded");
+}
+
 // Where to go on after a refused chunk: the server says how much it has.
 std::optional<uint64_t> resume_at(const HttpResponse& response, uint64_t total) {
   if (response.status != 409) return std::nullopt;
@@ -203,6 +216,7 @@ Result<uint64_t> upload_blob(HttpClient& client, const std::string& sha256, cons
   uint64_t offset = std::min(header_number(head, "weft-received").value_or(0), total);
   uint64_t sent = 0;
   bool resumed = offset > 0;
+  bool awaited = false;  // the last answer was that the server verifies
   for (int conflicts = 0;;) {
     // A chunk that did arrive answers 409 when it is sent again, and we go on.
     uint64_t size = 0;
@@ -214,7 +228,18 @@ Result<uint64_t> upload_blob(HttpClient& client, const std::string& sha256, cons
                    std::move(chunk), {{"content-type", "application/octet-stream"}});
              }));
     sent += size;
+    if (verifying(response, total)) {
+      patience.alive();
+      awaited = true;
+      offset = total;  // asking costs no bytes
+      WEFT_TRY_STATUS(patience.wait(error_from_response(response)));
+      continue;
+    }
     if (const auto at = resume_at(response, total)) {
+      if (std::exchange(awaited, false) && *at == 0) {  // what it verified did not hold
+        if (!resumed) return not_what_was_sent(sha256);
+        resumed = false;
+      }
       if (*at <= offset && ++conflicts >= kMaxConflicts) return error_from_response(response);
       offset = *at;
       continue;

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "/api/v1/blobs/";
 // Hashing more than this would keep the server's only thread from everyone else.
+// (A chunk that meets a blob being hashed is told so and not kept waiting.)
 constexpr uint64_t kHashInlineBytes = uint64_t{16} << 20;
 
 std::optional<uint64_t> number(std::string_view text) {

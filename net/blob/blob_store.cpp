@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <fstream>
 
 #include "base/hash.h"
 #include "base/os/locked_file.h"
@@ -38,14 +36,6 @@ Result<std::string> hash_of(const os::LockedFile& file) {
     hash.update(std::span(piece).first(n));
     offset += n;
   }
-}
-
-// A name no other writer uses. Leftovers of a crash are overwritten by nobody and never read.
-os::Path scratch_path(const os::Path& dir) {
-  static std::atomic<uint64_t> count{0};
-  static const auto start = fs::file_time_type::clock::now().time_since_epoch().count();
-  const auto here = reinterpret_cast<uintptr_t>(&count);  // differs between processes
-  return dir / "partial" / fmt::format("put.{:x}.{:x}.{}", start, here, count++);
 }
 
 }  // namespace
@@ -149,32 +139,6 @@ Result<std::string> BlobStore::put(std::span<const std::byte> data) {
   const os::Path path = path_of(name);
   WEFT_TRY_STATUS(os::make_directories(path.parent_path()));
   WEFT_TRY_STATUS(os::write_file_atomic(path, data));
-  return name;
-}
-
-Result<std::string> BlobStore::put_file(const os::Path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return make_error(Code::kNotFound, fmt::format("cannot open {}", path.string()));
-  WEFT_TRY(auto out, os::LockedFile::open(scratch_path(dir_), true));
-  Sha256 hash;
-  std::vector<char> piece(kPieceBytes);
-  while (in) {
-    in.read(piece.data(), std::streamsize(piece.size()));
-    const auto bytes = std::as_bytes(std::span(piece.data(), size_t(in.gcount())));
-    hash.update(bytes);
-    if (Status written = out.append(bytes); !written.ok()) {
-      (void)out.remove().ok();
-      return std::move(written).error();
-    }
-  }
-  std::string name = hash.finish_hex();
-  if (in.bad() || has(name)) {
-    WEFT_TRY_STATUS(out.remove());
-    if (in.bad()) return make_error(Code::kIo, fmt::format("cannot read {}", path.string()));
-    return name;
-  }
-  WEFT_TRY_STATUS(os::make_directories(path_of(name).parent_path()));
-  WEFT_TRY_STATUS(out.publish(path_of(name)));
   return name;
 }
 

@@ -39,12 +39,12 @@ class BlobStore {
   // Somebody relies on the blob: its age counts from now.
   void touch(const std::string& sha256) const;
 
-  // Stores bytes or a file (hashed while copying); returns the name.
+  // Stores bytes; returns the name.
   Result<std::string> put(std::span<const std::byte> data);
-  Result<std::string> put_file(const os::Path& path);
 
   // Resumable writing by name: bytes received so far; append at exactly that offset; finish
-  // verifies the hash (kCorrupt: the partial file is discarded) and publishes.
+  // verifies the hash (kCorrupt: the partial file is discarded) and publishes. Neither waits for
+  // another writer: kUnavailable while one appends or verifies.
   uint64_t partial_size(const std::string& sha256) const;
   Status append(const std::string& sha256, uint64_t offset, std::span<const std::byte> data);
   Status finish(const std::string& sha256);
@@ -57,7 +57,8 @@ class BlobStore {
 // Serves and takes blobs over HTTP; returns false if the path is not a blob path.
 //   GET  /api/v1/blobs/<sha256>            (Range honoured)
 //   HEAD /api/v1/blobs/<sha256>            200 with content-length, or 404 with weft-received: N
-//   PUT  /api/v1/blobs/<sha256>?offset=N&total=M   a chunk; 200 {"received":N}, done when N == M
+//   PUT  /api/v1/blobs/<sha256>?offset=N&total=M   a chunk; 200 {"received":N}, done when N == M;
+//        503 with weft-received: M while the whole is being verified: ask again with no bytes at M
 // allow_put: whether uploads are accepted. Authorisation is the caller's.
 bool serve_blob(BlobStore& store, const HttpRequest& request, bool allow_put,
                 uint64_t max_blob_bytes, const HttpReply& reply);
@@ -65,7 +66,9 @@ bool serve_blob(BlobStore& store, const HttpRequest& request, bool allow_put,
 struct TransferOptions {
   // What is unreachable or silent is tried again after 0.1 s, then twice as long up to 2 s, until
   // nothing has moved for this long. A chunk that gets through starts it anew.
-  int64_t patience_ms = 20000;
+  // It outlasts one request that times out (HttpClientOptions::timeout_ms), so that there is
+  // always another attempt.
+  int64_t patience_ms = 90000;
   // Asked before every chunk and while waiting; true: the transfer ends with kCancelled. It may
   // outlast a request under way, which its client's timeout bounds. Empty: never.
   std::function<bool()> cancelled;

@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <thread>
 
 #include "base/hash.h"
+#include "base/os/locked_file.h"
 #include "base/rng.h"
 #include "http_fixture.h"
 #include "net/blob/blob_store.h"
@@ -36,15 +38,11 @@ TEST(BlobStoreTest, PutsListsAndRemoves) {
   EXPECT_EQ(store.put(bytes_of(content)).value(), name);
   EXPECT_EQ(stored(store, name), content);
   EXPECT_EQ(store.size_of(name).value(), content.size());
-  const os::Path file = os::Path(::testing::TempDir()) / "weft_blob_file";
-  ASSERT_TRUE(os::write_file_atomic(file, std::string_view("other")).ok());
-  const std::string other = store.put_file(file).value();
-  EXPECT_EQ(other, sha256_hex("other"));
+  const std::string other = store.put(bytes_of("other")).value();
   EXPECT_EQ(stored(store, other), "other");
   EXPECT_THAT(store.list(), ::testing::UnorderedElementsAre(name, other));
   EXPECT_TRUE(store.remove(name).ok());
   EXPECT_FALSE(store.has(name));
-  EXPECT_FALSE(store.put_file("/nonexistent").ok());
 }
 
 TEST(BlobStoreTest, RefusesNamesThatAreNoHashes) {
@@ -100,6 +98,29 @@ TEST(BlobStoreTest, ConcurrentWritersOfOneBlobAllSucceed) {
   for (int i = 0; i < 4; ++i) threads.emplace_back(write);
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(stored(store, name), content);
+}
+
+// Where a store keeps what has arrived so far.
+os::Path partial_of(const BlobStore& store, const std::string& name) {
+  return store.path_of(name).parent_path().parent_path() / "partial" / name;
+}
+
+TEST(BlobStoreTest, NobodyWaitsForAnotherWriter) {
+  BlobStore store = fresh_store("busy");
+  const std::string content = content_of(1000), name = sha256_hex(content);
+  ASSERT_TRUE(store.append(name, 0, bytes_of(content)).ok());
+  {
+    const auto held = os::LockedFile::open(partial_of(store, name), false);
+    ASSERT_TRUE(held.ok());
+    EXPECT_EQ(store.append(name, 1000, {}).error().code, Code::kUnavailable);
+    EXPECT_EQ(store.finish(name).error().code, Code::kUnavailable);
+  }
+  EXPECT_TRUE(store.append(name, 1000, {}).ok());
+  EXPECT_TRUE(store.finish(name).ok());
+}
+
+TEST(BlobStoreTest, PatienceOutlastsARequestThatTimesOut) {
+  EXPECT_GE(TransferOptions().patience_ms, 2 * HttpClientOptions().timeout_ms);
 }
 
 class BlobHttpTest : public ::testing::Test {
@@ -264,6 +285,54 @@ TEST_F(BlobHttpTest, TransfersGiveUpAfterTheirPatienceOrWhenCancelled) {
   options.cancelled = [&] { return ++asked > 2; };
   EXPECT_EQ(upload_blob(alive, name_, file_of(content_), options).error().code, Code::kCancelled);
   EXPECT_EQ(target.partial_size(name_), kBlobChunkBytes);
+}
+
+// The whole is there and somebody hashes it: the server says so at once, and the uploader asks
+// again without sending bytes, however short its patience with silence is.
+TEST_F(BlobHttpTest, AnUploadWaitsWhileTheServerVerifies) {
+  BlobStore store = fresh_store("verifying");
+  const auto server = serve(store);
+  HttpClient http(client(*server));
+  ASSERT_TRUE(store.append(name_, 0, bytes_of(content_)).ok());
+  std::optional<os::LockedFile> hashing(
+      os::LockedFile::open(partial_of(store, name_), false).value());
+  EXPECT_EQ(http.request("PUT", "/api/v1/blobs/" + name_ + "?offset=5&total=9", "abc")->status,
+            503);
+  TransferOptions options;
+  options.patience_ms = 1000;
+  int asked = 0;
+  options.cancelled = [&] {
+    if (++asked == 12) hashing.reset();
+    return false;
+  };
+  const auto sent = upload_blob(http, name_, file_of(content_), options);
+  ASSERT_TRUE(sent.ok()) << sent.error().message;
+  EXPECT_EQ(*sent, 0u);
+  EXPECT_GE(asked, 12);
+  EXPECT_EQ(stored(store, name_), content_);
+}
+
+// What the server verified meanwhile was wrong: sent anew, once.
+TEST_F(BlobHttpTest, AnUploadStartsAnewWhenVerifyingFailed) {
+  BlobStore store = fresh_store("verified_wrong");
+  const auto server = serve(store);
+  HttpClient http(client(*server));
+  ASSERT_TRUE(store.append(name_, 0, bytes_of(content_of(content_.size(), 9))).ok());
+  std::optional<os::LockedFile> hashing(
+      os::LockedFile::open(partial_of(store, name_), false).value());
+  TransferOptions options;
+  int asked = 0;
+  options.cancelled = [&] {
+    if (++asked == 6) {
+      EXPECT_TRUE(hashing->remove().ok());
+      hashing.reset();
+    }
+    return false;
+  };
+  const auto sent = upload_blob(http, name_, file_of(content_), options);
+  ASSERT_TRUE(sent.ok()) << sent.error().message;
+  EXPECT_EQ(*sent, content_.size());
+  EXPECT_EQ(stored(store, name_), content_);
 }
 
 TEST_F(BlobHttpTest, FetchFromLiarsOnlyFailsAndStoresNothing) {
