@@ -158,7 +158,7 @@ Result<Frame> read_goodbye(FieldReader& in) {
   GoodbyeFrame f;
   const auto reason = in.number<uint8_t>();
   f.text = in.text(kMaxReasonBytes);
-  if (reason < 1 || reason > static_cast<uint8_t>(GoodbyeReason::kReplaced)) {
+  if (reason < 1 || reason > static_cast<uint8_t>(GoodbyeReason::kFailed)) {
     return make_error(Code::kCorrupt, fmt::format("unknown goodbye reason {}", reason));
   }
   f.reason = static_cast<GoodbyeReason>(reason);

@@ -106,7 +106,6 @@ enum class GoodbyeReason : uint8_t {
   kDenied,    // the certificate or hello does not belong on this link
   kProtocol,  // the other side sent something a correct peer never sends
   kFailed,    // this side failed and leaves the job
-  kReplaced,  // a newer connection of the same link took over
 };
 
 struct GoodbyeFrame {

@@ -278,8 +278,6 @@ void TlsCore::handle_goodbye(Connection& connection, const GoodbyeFrame& goodbye
     case GoodbyeReason::kProtocol:
       ++link.violations;
       return;
-    case GoodbyeReason::kReplaced:
-      return;
   }
 }
 

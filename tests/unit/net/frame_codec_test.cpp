@@ -74,7 +74,7 @@ Frame any_frame(std::vector<std::byte>& body) {
     case 6:
       return PongFrame{*rc::gen::arbitrary<uint64_t>()};
     default:
-      return GoodbyeFrame{static_cast<GoodbyeReason>(*rc::gen::inRange(1, 6)), name()};
+      return GoodbyeFrame{static_cast<GoodbyeReason>(*rc::gen::inRange(1, 5)), name()};
   }
 }
 
