@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "base/os/folder_lock.h"
 #include "base/os/process.h"
 #include "base/version.h"
 #include "daemon/membership.h"
@@ -46,9 +47,21 @@ int serve(const Config& config, Membership member) {
   return report(status.error(), status.error().code == Code::kDenied ? kExitDenied : kExitFailed);
 }
 
+// Two daemons on one folder would remove each other's work and speak with one key.
+Result<os::FolderLock> lock_state(const Config& config) {
+  const os::Path dir = config.text("state_dir");
+  WEFT_TRY_STATUS(os::make_directories(dir, 0700));
+  auto lock = os::FolderLock::take(dir);
+  if (lock.ok() || lock.error().code != Code::kExists) return lock;
+  return make_error(Code::kExists, lock.error().message,
+                    "stop that one first, or give this one another --state-dir");
+}
+
 int run(const Config& config) {
   auto member = load_membership(config.text("state_dir"));
   if (!member.ok()) return report(member.error(), kExitDenied);
+  const auto lock = lock_state(config);
+  if (!lock.ok()) return report(lock.error(), kExitFailed);
   return serve(config, std::move(*member));
 }
 
@@ -64,6 +77,8 @@ int join(const Config& config, const Command& command) {
         make_error(Code::kInvalid, "no address to join", "get one with `weft peer invite`"),
         kExitUsage);
   }
+  const auto lock = lock_state(config);
+  if (!lock.ok()) return report(lock.error(), kExitFailed);
   auto member = join_cluster(config.text("state_dir"), address,
                              config.text("name").empty() ? os::host_name() : config.text("name"));
   if (!member.ok()) return report(member.error(), kExitDenied);

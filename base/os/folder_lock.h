@@ -8,7 +8,8 @@ namespace weft::os {
 
 class FolderLock {
  public:
-  // kExists: somebody holds it. The lock lies in the file <dir>/lock, which stays.
+  // kExists: somebody holds it, named by process id and program where that can be told. The lock
+  // lies in the file <dir>/lock, which stays and holds the id of the last process that took it.
   static Result<FolderLock> take(const Path& dir);
   ~FolderLock();
   FolderLock(FolderLock&& other) noexcept;
