@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
-#include "daemon/prepare_files.h"
+#include "net/identity/names.h"
 
 namespace weft::daemon {
 namespace {
@@ -17,8 +17,6 @@ using job::WorkerEventKind;
 using nlohmann::json;
 
 constexpr size_t kMaxLogBytesPerTick = 64 * 1024;
-// A finished worker waits for its neighbours' goodbyes: as long as the slowest stage's last step.
-constexpr int64_t kGoodbyeMs = 120000;
 constexpr int64_t kAliveMs = 5000;
 constexpr int kMaxLastLogBlocks = 64;
 
@@ -38,8 +36,21 @@ const char* state_name(AssignmentState state) {
   return kNames.at(static_cast<size_t>(state));
 }
 
+Result<std::shared_ptr<Assignment>> Assignment::make(AssignmentEnvironment environment,
+                                                     proto::Prepare prepare) {
+  auto named = net::check_job_id(prepare.job());
+  if (!named.ok()) return std::move(named).error().within("the broker's assignment");
+  if (prepare.stage() < 0) {
+    return make_error(Code::kInvalid,
+                      fmt::format("the broker's assignment is of stage {}", prepare.stage()));
+  }
+  return std::shared_ptr<Assignment>(new Assignment(std::move(environment), std::move(prepare)));
+}
+
 Assignment::Assignment(AssignmentEnvironment environment, proto::Prepare prepare)
-    : env_(std::move(environment)), prepare_(std::move(prepare)) {
+    : env_(std::move(environment)),
+      prepare_(std::move(prepare)),
+      standstill_(env_.worker_silent_ms / 2) {
   dir_ =
       env_.work_root / fmt::format("{}.{}.{}", prepare_.job(), prepare_.epoch(), prepare_.stage());
 }
@@ -66,8 +77,7 @@ void Assignment::begin() {
   log_info("job {} stage {} epoch {}: preparing", prepare_.job(), prepare_.stage(),
            prepare_.epoch());
   env_.transfers->post([self = shared_from_this()] {
-    auto spec = prepare_files(self->env_.member, *self->env_.blobs, self->prepare_, self->dir_,
-                              self->transfer_cancelled());
+    auto spec = self->env_.prepare_files(self->prepare_, self->dir_, self->transfer_cancelled());
     self->env_.events->post([self, spec = std::move(spec)]() mutable {
       if (self->state_ != AssignmentState::kPreparing) return;
       if (!spec.ok()) return self->fail(spec.error());
@@ -147,6 +157,7 @@ void Assignment::tick() {
   if (ended(state_)) return;
   forward_logs();
   const int64_t now = env_.clock->monotonic_ms();
+  if (standstill_.note(now)) worker_heard_ms_ = now;
   if (state_ == AssignmentState::kRunning && now >= next_alive_ms_) {
     next_alive_ms_ = now + kAliveMs;
     send_alive();
@@ -156,15 +167,25 @@ void Assignment::tick() {
     kill_at_ms_ = -1;
     worker_->kill_now();
   }
+  if (state_ != AssignmentState::kStopping) check_silence(now);
+}
+
+void Assignment::check_silence(int64_t now) {
   const int64_t silent_ms = now - worker_heard_ms_;
-  if (state_ != AssignmentState::kStopping && !worker_finished_ &&
-      silent_ms > env_.worker_silent_ms) {
-    fail(make_error(Code::kTimeout,
-                    fmt::format("the worker of stage {} said nothing for {} ms (stopped or stuck) "
-                                "and was killed",
-                                prepare_.stage(), silent_ms),
-                    "resume the job from its last checkpoint with `weft job resume`"));
+  if (silent_ms <= env_.worker_silent_ms) return;
+  if (worker_finished_) {
+    // Its work is done and handed over: its end is an orderly one, only the goodbye is missing.
+    log_warning("job {} stage {}: the finished worker said nothing for {} ms and is killed",
+                prepare_.job(), prepare_.stage(), silent_ms);
+    worker_heard_ms_ = now;
+    worker_->kill_now();
+    return;
   }
+  fail(make_error(Code::kTimeout,
+                  fmt::format("the worker of stage {} said nothing for {} ms (stopped or stuck) "
+                              "and was killed",
+                              prepare_.stage(), silent_ms),
+                  "resume the job from its last checkpoint with `weft job resume`"));
 }
 
 void Assignment::on_event(const job::WorkerEvent& event) {
@@ -194,7 +215,6 @@ void Assignment::on_event(const job::WorkerEvent& event) {
     case WorkerEventKind::kFinished:
       // It still says goodbye to its neighbours and then exits by itself.
       worker_finished_ = true;
-      kill_at_ms_ = env_.clock->monotonic_ms() + kGoodbyeMs;
       break;
     case WorkerEventKind::kFailed: {
       Error error = make_error(code_from_name(event.error_code).value_or(Code::kInternal),
@@ -244,7 +264,7 @@ void Assignment::store_checkpoint(int64_t step, const std::string& path) {
   if (!file.ok()) return fail(file.error());
   ++uploads_;
   env_.transfers->post([self = shared_from_this(), step, path] {
-    auto stored = upload_shard(self->env_.member, path, self->transfer_cancelled());
+    auto stored = self->env_.upload_shard(path, self->transfer_cancelled());
     auto removed = os::remove_all(path);
     self->env_.events->post([self, step, stored = std::move(stored)]() mutable {
       --self->uploads_;

@@ -5,6 +5,9 @@
 //   running --worker finished and gone, its shards stored--> finished
 //   any --error, death of the worker, silence--> failed        any --Stop--> stopping --> stopped
 //
+// A worker that has finished lives on until its neighbours have said goodbye: they may still need
+// its links. No total time bounds that, only silence.
+//
 // Main thread only. Blocking work (blobs, certificate, checkpoint upload) runs on the transfer
 // thread, in order, and posts back.
 #pragma once
@@ -17,18 +20,15 @@
 
 #include "base/clock.h"
 #include "daemon/event_queue.h"
-#include "daemon/membership.h"
+#include "daemon/standstill.h"
 #include "daemon/task_runner.h"
 #include "daemon/worker_process.h"
 #include "job/worker_spec.h"
-#include "net/blob/blob_store.h"
 #include "net/proto/control.pb.h"
 
 namespace weft::daemon {
 
 struct AssignmentEnvironment {
-  Membership member;
-  net::BlobStore* blobs = nullptr;
   EventQueue* events = nullptr;
   TaskRunner* transfers = nullptr;
   const Clock* clock = nullptr;
@@ -42,6 +42,13 @@ struct AssignmentEnvironment {
   int32_t link_timeout_ms = 15000;
   int32_t stop_grace_ms = 3000;
   std::function<void(proto::PeerMessage)> send;  // to the broker, retried
+  // The blocking work (daemon/prepare_files.h), run on the transfer thread.
+  using Cancelled = std::function<bool()>;
+  std::function<Result<job::WorkerSpec>(const proto::Prepare&, const os::Path& dir,
+                                        const Cancelled&)>
+      prepare_files;
+  std::function<Result<proto::CheckpointStored>(const os::Path& file, const Cancelled&)>
+      upload_shard;
 };
 
 enum class AssignmentState {
@@ -61,7 +68,9 @@ inline bool ended(AssignmentState state) {
 
 class Assignment : public std::enable_shared_from_this<Assignment> {
  public:
-  Assignment(AssignmentEnvironment environment, proto::Prepare prepare);
+  // kInvalid: a Prepare that must not be acted upon, as its fields become paths and certificates.
+  static Result<std::shared_ptr<Assignment>> make(AssignmentEnvironment environment,
+                                                  proto::Prepare prepare);
   ~Assignment();
 
   // Begins; every later step follows from events.
@@ -77,6 +86,8 @@ class Assignment : public std::enable_shared_from_this<Assignment> {
   bool is(const std::string& job, uint32_t epoch, int32_t stage) const;
 
  private:
+  Assignment(AssignmentEnvironment environment, proto::Prepare prepare);
+  void check_silence(int64_t now);
   void spawn_worker(job::WorkerSpec spec);
   void on_event(const job::WorkerEvent& event);
   void on_exit(os::ExitStatus status);
@@ -96,6 +107,7 @@ class Assignment : public std::enable_shared_from_this<Assignment> {
   AssignmentState state_ = AssignmentState::kPreparing;
   std::unique_ptr<WorkerProcess> worker_;
   int64_t worker_heard_ms_ = 0;
+  Standstill standstill_;
   int64_t kill_at_ms_ = -1;
   bool worker_finished_ = false;
   uint64_t log_offset_ = 0;

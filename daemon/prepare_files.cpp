@@ -48,6 +48,7 @@ class Fetcher {
     if (!is_sha256_hex(blob.sha256)) {
       return make_error(Code::kInvalid, fmt::format("{}: not a blob name: {}", what, blob.sha256));
     }
+    blobs_.touch(blob.sha256);  // in use: the cache drops what nobody needed for longest
     if (!blobs_.has(blob.sha256)) {
       auto status = net::fetch_blob(blobs_, blob.sha256, blob.bytes,
                                     sources_of(member_, prepare_, blob.sha256), options_);
@@ -118,6 +119,16 @@ Result<job::WorkerSpec> prepare_files(const Membership& member, net::BlobStore& 
   WEFT_TRY_STATUS(os::make_directories(dir, 0700));
   const json parsed = json::parse(prepare.worker_spec_json(), nullptr, false);
   WEFT_TRY(job::WorkerSpec spec, job::worker_spec_from_json(parsed));
+  if (spec.job != prepare.job() || spec.stage != prepare.stage() ||
+      spec.plan.epoch != prepare.epoch()) {
+    return make_error(
+        Code::kInvalid,
+        fmt::format("the worker's spec is of job {} epoch {} stage {}, the assignment of job {} "
+                    "epoch {} stage {}",
+                    spec.job, spec.plan.epoch, spec.stage, prepare.job(), prepare.epoch(),
+                    prepare.stage()),
+        "broker and daemon must be of the same version");
+  }
   Fetcher fetcher(member, blobs, prepare, cancelled);
   WEFT_TRY_STATUS(fetch_all(fetcher, spec));
   WEFT_TRY_STATUS(graph_to_text(spec.graph, dir / "graph.txt"));

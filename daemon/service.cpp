@@ -16,6 +16,7 @@
 #include "daemon/blob_cache.h"
 #include "daemon/event_queue.h"
 #include "daemon/host_facts.h"
+#include "daemon/prepare_files.h"
 #include "net/control/control.h"
 
 namespace weft::daemon {
@@ -25,6 +26,7 @@ constexpr int64_t kTickMs = 250;
 constexpr int32_t kMessageTtlMs = 120000;
 constexpr int32_t kHelloTtlMs = 10000;
 constexpr int64_t kLeaveGraceMs = 1000;
+constexpr int64_t kStandstillMs = 5000;  // ticks are late by far less, even on a busy machine
 
 class ServiceImpl final : public Service {
  public:
@@ -85,8 +87,12 @@ class ServiceImpl final : public Service {
   }
 
   // Without a broker nobody may be told to stop us: a worker left alone ends after a stated time.
+  // Time in which this machine slept is not held against the broker, which speaks first when it
+  // has given us up.
   void check_broker() {
-    const int64_t silent_ms = control_->ms_since_broker_heard();
+    const int64_t now = clock_.monotonic_ms();
+    if (standstill_.note(now)) awake_since_ms_ = now;
+    const int64_t silent_ms = std::min(control_->ms_since_broker_heard(), now - awake_since_ms_);
     if (assignment_ && silent_ms > broker_timeout_ms_) {
       assignment_->stop(fmt::format("the broker has been silent for {} ms", silent_ms));
     }
@@ -184,19 +190,39 @@ class ServiceImpl final : public Service {
 
   void prepare(const proto::Prepare& message) {
     if (holds(message)) return;  // repeated
+    if (draining_ || leaving_) {
+      return refuse(message,
+                    make_error(Code::kUnavailable,
+                               fmt::format("peer {} {} and takes no new stage", member_.peer,
+                                           leaving_ ? "is leaving" : "is draining"),
+                               "resume the job: it will be given to other peers"));
+    }
+    auto assignment = Assignment::make(environment(), message);
+    if (!assignment.ok()) return refuse(message, assignment.error());
     if (assignment_) {
       log_warning("a new assignment replaces job {}", assignment_->wire_state().job());
       assignment_->stop("a new assignment replaces it");
-      assignment_.reset();
     }
-    assignment_ = std::make_shared<Assignment>(environment(), message);
+    assignment_ = std::move(*assignment);
     assignment_->begin();
+  }
+
+  void refuse(const proto::Prepare& prepare, const Error& error) {
+    log_warning("assignment refused: {}", error.text());
+    proto::PeerMessage message;
+    proto::AssignmentUpdate& update = *message.mutable_update();
+    update.set_job(prepare.job());
+    update.set_epoch(prepare.epoch());
+    update.set_stage(prepare.stage());
+    update.set_state("failed");
+    update.mutable_error()->set_code(code_name(error.code));
+    update.mutable_error()->set_message(error.message);
+    update.mutable_error()->set_next(error.next);
+    send(std::move(message));
   }
 
   AssignmentEnvironment environment() {
     AssignmentEnvironment env;
-    env.member = member_;
-    env.blobs = &blobs_;
     env.events = &events_;
     env.transfers = &transfers_;
     env.clock = &clock_;
@@ -214,6 +240,15 @@ class ServiceImpl final : public Service {
     env.link_timeout_ms = static_cast<int32_t>(config_.integer("link_timeout_ms"));
     env.stop_grace_ms = static_cast<int32_t>(config_.integer("stop_grace_ms"));
     env.send = [this](proto::PeerMessage message) { send(std::move(message)); };
+    // On the transfer thread, which ends before what they use: member_ never changes.
+    env.prepare_files = [this](const proto::Prepare& prepare, const os::Path& dir,
+                               const AssignmentEnvironment::Cancelled& cancelled) {
+      return prepare_files(member_, blobs_, prepare, dir, cancelled);
+    };
+    env.upload_shard = [this](const os::Path& file,
+                              const AssignmentEnvironment::Cancelled& cancelled) {
+      return upload_shard(member_, file, cancelled);
+    };
     return env;
   }
 
@@ -279,6 +314,8 @@ class ServiceImpl final : public Service {
   int64_t next_heartbeat_ms_ = 0;
   int32_t heartbeat_ms_ = 1000;
   int32_t broker_timeout_ms_ = 30000;
+  Standstill standstill_{kStandstillMs};
+  int64_t awake_since_ms_ = 0;
   bool draining_ = false;
   bool leaving_ = false;
   Status verdict_;

@@ -31,7 +31,9 @@ Status check_subject(const std::string& subject) {
   return check_id(subject, "a subject", 64);
 }
 Status check_job_id(const std::string& job) {
-  return check_id(job, "a job id", 60);
+  WEFT_TRY_STATUS(check_id(job, "a job id", 60));
+  if (is_alnum(job.front())) return {};
+  return make_error(Code::kInvalid, "a job id begins with a letter or a digit");
 }
 
 bool is_ip_address(const std::string& host) {
