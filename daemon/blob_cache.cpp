@@ -1,7 +1,7 @@
 #include "daemon/blob_cache.h"
 
 #include <algorithm>
-#include <filesystem>
+#include <tuple>
 #include <vector>
 
 #include "base/log.h"
@@ -11,12 +11,6 @@ namespace weft::daemon {
 namespace {
 
 constexpr int32_t kMaxReaders = 64;
-
-struct CachedBlob {
-  std::filesystem::file_time_type written;
-  std::string sha256;
-  uint64_t bytes = 0;
-};
 
 bool is_peer(const net::HttpRequest& request, const RevokedPeers& revoked) {
   if (request.client_certificate_pem.empty()) return false;
@@ -61,21 +55,18 @@ Result<std::unique_ptr<net::HttpServer>> serve_cached_blobs(net::BlobStore& blob
 }
 
 void trim_cache(net::BlobStore& blobs, uint64_t max_bytes) {
-  std::vector<CachedBlob> cached;
+  std::vector<net::BlobFile> files = blobs.files();
   uint64_t total = 0;
-  for (const std::string& name : blobs.list()) {
-    std::error_code code;
-    const auto written = std::filesystem::last_write_time(blobs.path_of(name), code);
-    const auto bytes = blobs.size_of(name);
-    if (code || !bytes.ok()) continue;
-    cached.push_back({written, name, *bytes});
-    total += *bytes;
-  }
-  std::sort(cached.begin(), cached.end(),
-            [](const CachedBlob& a, const CachedBlob& b) { return a.written < b.written; });
-  for (const CachedBlob& blob : cached) {
+  for (const net::BlobFile& file : files) total += file.bytes;
+  std::sort(files.begin(), files.end(), [](const net::BlobFile& a, const net::BlobFile& b) {
+    return std::tie(b.age_ms, a.name) < std::tie(a.age_ms, b.name);
+  });
+  for (const net::BlobFile& file : files) {
     if (total <= max_bytes) break;
-    if (blobs.remove(blob.sha256).ok()) total -= blob.bytes;
+    // One that was asked for since it was listed stays.
+    auto removed = blobs.remove_if_older(file, file.age_ms);
+    if (removed.ok() && *removed) total -= file.bytes;
+    if (!removed.ok()) log_warning("blob cache: {}", removed.error().text());
   }
 }
 

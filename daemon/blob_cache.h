@@ -30,7 +30,8 @@ Result<std::unique_ptr<net::HttpServer>> serve_cached_blobs(net::BlobStore& blob
                                                             std::shared_ptr<RevokedPeers> revoked,
                                                             const std::string& host, uint16_t port);
 
-// Removes the least recently written blobs until at most max_bytes remain.
+// Removes the least recently used files, partial downloads included, until at most max_bytes
+// remain. On the transfer thread: nothing is being downloaded meanwhile.
 void trim_cache(net::BlobStore& blobs, uint64_t max_bytes);
 
 }  // namespace weft::daemon
