@@ -5,7 +5,8 @@
 // Guarantees, each under test with message loss and deaths:
 //   * a peer holds at most one assignment;
 //   * a job leaves deploying within prepare_ms + connect_ms, running when its progress stops for
-//     the stall limit or a peer of it is gone, cancelling within stop_ms;
+//     the stall limit or a peer of it is gone whose part is not in, cancelling within stop_ms;
+//   * once the last checkpoint is complete nothing fails a job any more;
 //   * a peer whose job ended is idle again as soon as its daemon confirms, and after stop_ms at
 //     most, unless its heartbeats still name the assignment (then Stop is repeated);
 //   * messages of another epoch or from a peer that does not hold the stage change nothing.

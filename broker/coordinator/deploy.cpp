@@ -254,7 +254,8 @@ void Machine::judge(Job& job) {
   Failure verdict = job.failures.front();
   for (size_t i = 0; i < job.stages.size(); ++i) {
     const Peer* suspect = peer(job.stages[i].peer);
-    if (suspect != nullptr && suspect->phase == PeerPhase::kSuspect) {
+    if (suspect != nullptr && suspect->phase == PeerPhase::kSuspect &&
+        !ended(job.stages[i].phase)) {
       const std::string seen_by = stage_text(job, verdict.stage);
       verdict.message = fmt::format("it does not answer ({}: {})", seen_by, verdict.message);
       verdict.stage = static_cast<int32_t>(i);
@@ -270,6 +271,12 @@ void Machine::fail(Job& job, const Failure& failure) {
   const std::string where = failure.stage >= 0 ? stage_text(job, failure.stage) + ": " : "";
   const bool deployed = !job.stages.empty();
   std::string reason = where + failure.message;
+  if (job.phase == JobPhase::kRunning && job.last_checkpoint_step() >= job.steps) {
+    // Too late to lose anything: what broke was the orderly end.
+    emit(job.id, "failure", "after the last checkpoint: " + reason);
+    finish(job);
+    return;
+  }
   if (deployed) reason += "; " + checkpoint_text(job);
   std::string next = failure.next;
   if (next.empty() && deployed) next = fmt::format("weft job resume {}", job.id);
@@ -299,15 +306,27 @@ void Machine::maybe_cancelled(Job& job) {
       job.step > 0 ? fmt::format("weft job resume {}", job.id) : "");
 }
 
+// Whether nothing more is due from a stage. Its daemon sends the shard of the last step behind the
+// step's report and evaluation, and the control plane keeps the order.
+bool Machine::part_is_in(const Job& job, int32_t stage) const {
+  if (job.stages.at(static_cast<size_t>(stage)).phase != StagePhase::kFinished) return false;
+  const auto last = job.checkpoints.find(job.steps);
+  return last != job.checkpoints.end() && last->second.shards.contains(stage);
+}
+
+void Machine::finish(Job& job) {
+  job.step = job.steps;
+  end(job, JobPhase::kFinished, fmt::format("all {} steps done", job.steps),
+      fmt::format("weft checkpoint export {} --out model.safetensors", job.id));
+}
+
 void Machine::maybe_finished(Job& job) {
   if (job.phase != JobPhase::kRunning) return;
   for (const StageState& stage : job.stages) {
     if (stage.phase != StagePhase::kFinished) return;
   }
   if (job.last_checkpoint_step() >= job.steps) {
-    job.step = job.steps;
-    end(job, JobPhase::kFinished, fmt::format("all {} steps done", job.steps),
-        fmt::format("weft checkpoint export {} --out model.safetensors", job.id));
+    finish(job);
   } else if (job.finish_deadline_ms == 0) {
     job.finish_deadline_ms = now_ms_ + options_.final_checkpoint_ms;
     emit(job.id, "checkpoint", "all steps done, waiting for the final checkpoint");

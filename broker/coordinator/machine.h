@@ -66,7 +66,9 @@ class Machine {
   void judge(Job& job);
   void fail(Job& job, const Failure& failure);
   void maybe_cancelled(Job& job);
+  bool part_is_in(const Job& job, int32_t stage) const;
   void maybe_finished(Job& job);
+  void finish(Job& job);
   void end(Job& job, JobPhase to, std::string reason, std::string next);
   void tick_job(Job& job);
   void check_stall(Job& job);

@@ -61,7 +61,7 @@ void Machine::heard(Peer& peer, const std::string& how) {
   }
 }
 
-// The peer is gone: its job fails, nothing is left assigned to it.
+// The peer is gone: nothing is left assigned to it, and its job fails unless its part is in.
 void Machine::lose(Peer& peer, const std::string& reason) {
   if (peer.phase == PeerPhase::kGone) return;
   const std::optional<Assignment> held = peer.assignment;
@@ -73,8 +73,12 @@ void Machine::lose(Peer& peer, const std::string& reason) {
   if (!held) return;
   Job* owner = job(held->job);
   if (owner == nullptr || owner->epoch != held->epoch) return;
-  if (!held->stopping &&
-      (owner->phase == JobPhase::kDeploying || owner->phase == JobPhase::kRunning)) {
+  if (!held->stopping && owner->phase == JobPhase::kRunning && part_is_in(*owner, held->stage)) {
+    emit(owner->id, "stage",
+         fmt::format("{}: {}; its part of the job is in", stage_text(*owner, held->stage), reason),
+         {{"stage", held->stage}, {"peer", peer.id}});
+  } else if (!held->stopping &&
+             (owner->phase == JobPhase::kDeploying || owner->phase == JobPhase::kRunning)) {
     fail(*owner, Failure{"unavailable", reason, "", held->stage, peer.id});
   }
   maybe_cancelled(*owner);

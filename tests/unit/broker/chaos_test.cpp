@@ -17,6 +17,8 @@ FakeOptions rough() {
   fake.kill = 0.01;
   fake.crash = 0.005;
   fake.hang = 0.003;
+  fake.drain = 0.005;
+  fake.leave = 0.005;
   fake.cancel = 0.01;
   return fake;
 }

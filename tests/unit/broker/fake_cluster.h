@@ -1,6 +1,6 @@
 // A cluster of scripted daemons around the real coordinator under a virtual clock: messages are
-// delayed, lost (and repeated, as the control plane does) or lost for good; daemons die, restart
-// and hang; users cancel and resume. One seed gives one history.
+// delayed, lost (and repeated, as the control plane does) or lost for good; daemons die, drain,
+// leave, restart and hang; users cancel and resume. One seed gives one history.
 #pragma once
 
 #include <fmt/format.h>
@@ -37,6 +37,8 @@ struct FakeOptions {
   double kill = 0;    // chance a second that a daemon dies
   double crash = 0;   // chance a second that a worker dies
   double hang = 0;    // chance a second that a worker hangs silently
+  double drain = 0;   // chance a second that a daemon drains
+  double leave = 0;   // chance a second that a daemon stops its worker and leaves
   double cancel = 0;  // chance a second that a user cancels
   int32_t peers = 5;
   int64_t step_ms = 500;
@@ -101,6 +103,25 @@ class FakeCluster {
     capabilities.advertise_host = "10.0.0.1";
     feed(PeerHello{id, daemon.session, capabilities, {}});
   }
+  // Finishes its work, then leaves.
+  void drain(const std::string& id) { daemons_[id].draining = true; }
+  // Stops its work and says goodbye; comes back some time, unless it is buried.
+  void leave(const std::string& id) {
+    Daemon& daemon = daemons_[id];
+    if (daemon.work && !over(*daemon.work)) {
+      daemon.work->state = "stopped";
+      update(id, *daemon.work);
+    }
+    // Behind everything it said before, as the control plane keeps the order.
+    packets_.push_back({now_ms_ + kMostDelayMs, ++order_, [this, id] {
+                          feed(PeerLeaving{id, "the daemon ends"});
+                        }});
+    daemon = Daemon{};
+  }
+  void leave_for_good(const std::string& id) {
+    leave(id);
+    buried_.insert(id);
+  }
   // Its Hello never arrives; heartbeats do.
   void start_unheard(const std::string& id) {
     daemons_[id] = Daemon{};
@@ -110,6 +131,9 @@ class FakeCluster {
   // Its worker computes one long step: it says that it is alive, nothing else.
   void slow_worker(const std::string& id) {
     if (daemons_[id].work) daemons_[id].work->slow = true;
+  }
+  void fast_worker(const std::string& id) {
+    if (daemons_[id].work) daemons_[id].work->slow = false;
   }
   // Stop is heard and never obeyed.
   void deaf_worker(const std::string& id) {
@@ -134,6 +158,8 @@ class FakeCluster {
   std::function<void(const Effect&)> on_effect;
 
  private:
+  static constexpr int64_t kMostDelayMs = 50;  // of a message that is not late
+
   struct Work {
     std::string job;
     uint32_t epoch = 0;
@@ -144,7 +170,7 @@ class FakeCluster {
     bool hung = false, slow = false, deaf = false;
   };
   struct Daemon {
-    bool alive = false;
+    bool alive = false, draining = false;
     uint64_t session = 0, sequence = 0;
     std::optional<Work> work;  // stays, ended, until replaced
   };
@@ -162,7 +188,7 @@ class FakeCluster {
 
   void send(std::function<void()> deliver) {
     if (chance(fake_.loss)) return;
-    int64_t delay_ms = 10 + static_cast<int64_t>(rng_.below(40));
+    int64_t delay_ms = 10 + static_cast<int64_t>(rng_.below(kMostDelayMs - 10));
     if (chance(fake_.delay)) delay_ms += static_cast<int64_t>(rng_.below(3000));
     packets_.push_back({now_ms_ + delay_ms, ++order_, std::move(deliver)});
   }
@@ -242,9 +268,14 @@ class FakeCluster {
         kill(id);
         continue;
       }
+      if (chance(fake_.leave) || (daemon.draining && (!daemon.work || over(*daemon.work)))) {
+        leave(id);
+        continue;
+      }
+      if (chance(fake_.drain)) drain(id);
       if (chance(fake_.crash)) crash_worker(id);
       if (chance(fake_.hang)) hang_worker(id);
-      PeerHeartbeat beat{id, daemon.session, ++daemon.sequence, false, {}};
+      PeerHeartbeat beat{id, daemon.session, ++daemon.sequence, daemon.draining, {}};
       if (daemon.work) {
         beat.assignments.push_back(
             {daemon.work->job, daemon.work->epoch, daemon.work->stage, daemon.work->state});
@@ -287,7 +318,7 @@ class FakeCluster {
     note("prepare", e.peer, e.stage);
     send([this, e] {
       Daemon& daemon = daemons_[e.peer];
-      if (!daemon.alive || (daemon.work && !over(*daemon.work))) return;
+      if (!daemon.alive || daemon.draining || (daemon.work && !over(*daemon.work))) return;
       Work work{e.job, e.epoch, e.stage};
       work.listen_at_ms = now_ms_ + 100 + static_cast<int64_t>(rng_.below(500));
       work.step = state_.jobs.contains(e.job) ? state_.jobs.at(e.job).resume_step : 0;
@@ -312,6 +343,9 @@ class FakeCluster {
       daemon.work->next_step_ms = now_ms_ + fake_.step_ms;
       update(e.peer, *daemon.work);
     });
+  }
+  void act(const SendDrain& e) {
+    send([this, e] { drain(e.peer); });
   }
   void act(const SendStop& e) {
     note("stop", e.peer, e.stage);
@@ -341,6 +375,8 @@ class FakeCluster {
     for (const auto& [id, entry] : state_.jobs) {
       if (entry.phase != JobPhase::kDeploying && entry.phase != JobPhase::kRunning) continue;
       for (const StageState& stage : entry.stages) {
+        // Whose part is in may have left, and come back to another job.
+        if (stage.phase == StagePhase::kFinished) continue;
         WEFT_CHECK(holder.emplace(stage.peer, id).second);
         WEFT_CHECK(state_.peers.contains(stage.peer));
         const auto& held = state_.peers.at(stage.peer).assignment;
