@@ -24,8 +24,12 @@ Config make_config() {
            kDayMs},
           {"broker_timeout_ms", kInt, "30000", "workers stop when the broker is silent that long",
            1000, kDayMs},
-          {"prepare_ms", kInt, "600000", "a stage may take to fetch and start", 1000, kDayMs},
-          {"connect_ms", kInt, "60000", "stages may take to link up", 1000, kDayMs},
+          {"prepare_ms", kInt, "600000", "a stage may fetch and start without progress", 1000,
+           kDayMs},
+          {"connect_ms", kInt, "60000", "a stage may link up and load without progress", 1000,
+           kDayMs},
+          {"deploy_ms", kInt, "86400000", "a deployment may take, however much progress it makes",
+           1000, 7 * kDayMs},
           {"stall_ms", kInt, "120000", "a running job without progress that long fails", 1000,
            kDayMs},
           {"stop_ms", kInt, "30000", "workers may take to stop", 1000, kDayMs},
@@ -51,6 +55,7 @@ ServiceOptions service_options(const Config& config) {
   coordinator.suspect_ms = config.integer("suspect_ms");
   coordinator.gone_ms = config.integer("gone_ms");
   coordinator.prepare_ms = config.integer("prepare_ms");
+  coordinator.deploy_ms = config.integer("deploy_ms");
   coordinator.connect_ms = config.integer("connect_ms");
   coordinator.stall_ms = config.integer("stall_ms");
   coordinator.stop_ms = config.integer("stop_ms");

@@ -4,8 +4,9 @@
 //
 // Guarantees, each under test with message loss and deaths:
 //   * a peer holds at most one assignment;
-//   * a job leaves deploying within prepare_ms + connect_ms, running when its progress stops for
-//     the stall limit or a peer of it is gone whose part is not in, cancelling within stop_ms;
+//   * a job leaves deploying when a stage makes no progress for prepare_ms (connect_ms once all
+//     listen) and within deploy_ms, running when its progress stops for the stall limit or a peer
+//     of it is gone whose part is not in, cancelling within stop_ms;
 //   * once the last checkpoint is complete nothing fails a job any more;
 //   * a peer whose job ended is idle again as soon as its daemon confirms, and after stop_ms at
 //     most, unless its heartbeats still name the assignment (then Stop is repeated);
@@ -195,8 +196,11 @@ using PlanFunction =
 struct CoordinatorOptions {
   int64_t suspect_ms = 5000;  // without a heartbeat
   int64_t gone_ms = 15000;
-  int64_t prepare_ms = 600000;  // fetch blobs, start the worker, listen
-  int64_t connect_ms = 60000;   // link up, load weights
+  // Deployment: how long a stage may make no progress, and how long it may take however much it
+  // makes. A slow link that downloads is no error, silence is.
+  int64_t prepare_ms = 600000;   // while it fetches blobs, starts the worker, listens
+  int64_t connect_ms = 60000;    // while it links up and loads weights
+  int64_t deploy_ms = 86400000;  // in all
   // Without progress while running; at least 10 median steps. A worker whose compute thread moves
   // and a daemon that uploads say so about every 10 s, so a long step is no stall.
   int64_t stall_ms = 120000;

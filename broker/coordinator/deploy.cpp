@@ -111,14 +111,14 @@ void Machine::deploy(Job& job, job::Plan plan) {
   job.step_seconds.clear();
   job.verdict_ms = job.finish_deadline_ms = 0;
   job.connecting = false;
-  job.deadline_ms = now_ms_ + options_.prepare_ms;
+  job.deadline_ms = now_ms_ + options_.deploy_ms;
   set_phase(job, JobPhase::kDeploying,
             fmt::format("{} stages, preparing", job.plan->stages.size()));
   decide(job.id, "plan", job.plan->reason);
   for (size_t i = 0; i < job.plan->stages.size(); ++i) {
     Peer& target = state_.peers.at(job.plan->stages[i].replicas[0]);
     const int32_t stage = static_cast<int32_t>(i);
-    job.stages.push_back(StageState{target.id, StagePhase::kPreparing, "", 0});
+    job.stages.push_back(StageState{target.id, StagePhase::kPreparing, "", 0, now_ms_});
     Assignment assignment;
     assignment.job = job.id;
     assignment.epoch = job.epoch;
@@ -160,6 +160,7 @@ void Machine::on(const StageUpdate& event) {
     stage->port = event.port;
   }
   stage->phase = *phase;
+  stage->progress_ms = now_ms_;
   emit(owner->id, "stage", fmt::format("{}: {}", stage_text(*owner, event.stage), event.state),
        {{"stage", event.stage}, {"peer", event.peer}, {"state", event.state}});
   if (*phase == StagePhase::kFailed || *phase == StagePhase::kStopped) {
@@ -194,7 +195,7 @@ void Machine::advance_deployment(Job& job) {
   };
   if (!job.connecting && all(StagePhase::kListening)) {
     job.connecting = true;
-    job.deadline_ms = now_ms_ + options_.connect_ms;
+    for (StageState& stage : job.stages) stage.progress_ms = now_ms_;
     emit(job.id, "deploy", "every stage listens; connecting");
     for (size_t i = 0; i < job.stages.size(); ++i) {
       effects_.push_back(
@@ -338,19 +339,8 @@ void Machine::tick_job(Job& job) {
     judge(job);
     return;
   }
-  if (job.phase == JobPhase::kDeploying && now_ms_ >= job.deadline_ms) {
-    const StagePhase least = job.connecting ? StagePhase::kReady : StagePhase::kListening;
-    for (size_t i = 0; i < job.stages.size(); ++i) {
-      if (job.stages[i].phase >= least) continue;
-      fail(job,
-           Failure{"timeout",
-                   fmt::format("not {} within {} s", phase_name(least),
-                               (job.connecting ? options_.connect_ms : options_.prepare_ms) / 1000),
-                   "", static_cast<int32_t>(i), job.stages[i].peer});
-      return;
-    }
-    // Whatever brought it here: no job deploys beyond its deadline.
-    fail(job, Failure{"timeout", "the deployment did not complete in time", "", -1, ""});
+  if (job.phase == JobPhase::kDeploying) {
+    check_deployment(job);
   } else if (job.phase == JobPhase::kCancelling && now_ms_ >= job.deadline_ms) {
     end(job, JobPhase::kCancelled,
         job.reason +
@@ -359,6 +349,28 @@ void Machine::tick_job(Job& job) {
   } else if (job.phase == JobPhase::kRunning) {
     check_stall(job);
   }
+}
+
+void Machine::check_deployment(Job& job) {
+  const bool late = now_ms_ >= job.deadline_ms;
+  const StagePhase least = job.connecting ? StagePhase::kReady : StagePhase::kListening;
+  const int64_t limit_ms = job.connecting ? options_.connect_ms : options_.prepare_ms;
+  for (size_t i = 0; i < job.stages.size(); ++i) {
+    const StageState& stage = job.stages[i];
+    if (stage.phase >= least) continue;
+    std::string why;
+    if (now_ms_ - stage.progress_ms >= limit_ms) {
+      why = fmt::format("not {}: no progress for {} s", phase_name(least), limit_ms / 1000);
+    } else if (late) {
+      why = fmt::format("not {} within {} s", phase_name(least), options_.deploy_ms / 1000);
+    } else {
+      continue;
+    }
+    fail(job, Failure{"timeout", std::move(why), "", static_cast<int32_t>(i), stage.peer});
+    return;
+  }
+  // Whatever brought it here: no job deploys beyond its deadline.
+  if (late) fail(job, Failure{"timeout", "the deployment did not complete in time", "", -1, ""});
 }
 
 void Machine::check_stall(Job& job) {

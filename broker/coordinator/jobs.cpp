@@ -48,15 +48,17 @@ StageState* Machine::held_stage(const std::string& sender, const std::string& jo
 }
 
 void Machine::on(const StageReport& event) {
-  if (held_stage(event.peer, event.job, event.epoch, event.stage) == nullptr) return;
+  StageState* stage = held_stage(event.peer, event.job, event.epoch, event.stage);
+  if (stage == nullptr) return;
   Job& owner = *job(event.job);
-  if (owner.phase != JobPhase::kRunning || event.step < 0 || event.step > owner.steps) return;
   if (event.kind == StageReport::Kind::kAlive) {
     const double idle_ms = std::clamp(event.seconds * 1000.0, 0.0, 1e12);
-    owner.progress_ms =
-        std::max(owner.progress_ms, now_ms_ - static_cast<int64_t>(std::ceil(idle_ms)));
+    int64_t& moved_ms =
+        owner.phase == JobPhase::kDeploying ? stage->progress_ms : owner.progress_ms;
+    moved_ms = std::max(moved_ms, now_ms_ - static_cast<int64_t>(std::ceil(idle_ms)));
     return;
   }
+  if (owner.phase != JobPhase::kRunning || event.step < 0 || event.step > owner.steps) return;
   owner.progress_ms = owner.report_ms = now_ms_;
   if (event.kind == StageReport::Kind::kEval) {
     if (event.loss) owner.eval_loss = event.loss;

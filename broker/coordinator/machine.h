@@ -71,6 +71,7 @@ class Machine {
   void finish(Job& job);
   void end(Job& job, JobPhase to, std::string reason, std::string next);
   void tick_job(Job& job);
+  void check_deployment(Job& job);
   void check_stall(Job& job);
 
   // jobs.cpp

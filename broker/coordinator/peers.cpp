@@ -318,6 +318,11 @@ void Machine::forgive_own_sleep() {
   for (auto& [id, entry] : state_.jobs) {
     entry.progress_ms = std::min(now_ms_, entry.progress_ms + gap_ms);
     entry.report_ms = std::min(now_ms_, entry.report_ms + gap_ms);
+    if (entry.phase != JobPhase::kDeploying) continue;
+    entry.deadline_ms += gap_ms;
+    for (StageState& stage : entry.stages) {
+      stage.progress_ms = std::min(now_ms_, stage.progress_ms + gap_ms);
+    }
   }
   emit("", "broker", fmt::format("the broker stood still for {} ms", gap_ms), {{"gap_ms", gap_ms}});
 }

@@ -71,6 +71,7 @@ struct StageState {
   StagePhase phase = StagePhase::kPreparing;
   std::string host;  // where its data plane listens, as others dial it
   uint16_t port = 0;
+  int64_t progress_ms = 0;  // while the job deploys: when it last got on; not persisted
 };
 
 struct Shard {
@@ -106,7 +107,7 @@ struct Job {
 
   // Not persisted: the deployment or run under way.
   bool connecting = false;           // phase two of the deployment
-  int64_t deadline_ms = 0;           // of the deployment's phase, of cancelling
+  int64_t deadline_ms = 0;           // of the whole deployment, of cancelling
   int64_t progress_ms = 0;           // anything moved
   int64_t report_ms = 0;             // last step, evaluation or checkpoint
   std::vector<double> step_seconds;  // the last ones, bounded

@@ -226,7 +226,7 @@ TEST(Coordinator, AStageThatFinishesBeforeTheStartFailsTheJob) {
 
 TEST(Coordinator, NoJobDeploysBeyondItsDeadline) {
   FakeCluster cluster(1, {});
-  cluster.options().prepare_ms = 5000;
+  cluster.options().deploy_ms = 5000;
   cluster.feed(job_of("j", 2));
   for (StageState& stage : cluster.state().jobs.at("j").stages) {
     cluster.hang_worker(stage.peer);
@@ -262,6 +262,83 @@ TEST(Coordinator, DeploymentDeadlinesNameTheSlowStage) {
   cluster.run_ms(6000, false);
   EXPECT_EQ(cluster.job("j").phase, JobPhase::kFailed);
   EXPECT_THAT(cluster.job("j").reason, HasSubstr("stage 0 on peer namep-0 (p-0): not listening"));
+}
+
+TEST(Coordinator, ASlowDownloadOrLoadIsNoErrorSilenceIs) {
+  FakeOptions fake;
+  fake.fetch_ms = 40000;
+  fake.load_ms = 30000;
+  for (const bool connecting : {false, true}) {
+    FakeCluster cluster(1, fake);
+    cluster.options().prepare_ms = 5000;
+    cluster.options().connect_ms = 4000;
+    cluster.feed(job_of("j", 2));
+    cluster.run_ms(30000, false);
+    EXPECT_EQ(cluster.job("j").phase, JobPhase::kDeploying) << cluster.job("j").reason;
+    EXPECT_FALSE(cluster.job("j").connecting);
+    if (connecting) {
+      cluster.run_ms(30000, false);
+      EXPECT_TRUE(cluster.job("j").connecting);
+      EXPECT_EQ(cluster.job("j").phase, JobPhase::kDeploying) << cluster.job("j").reason;
+    }
+    cluster.hang_worker("p-1");
+    cluster.run_ms(3000, false);
+    EXPECT_EQ(cluster.job("j").phase, JobPhase::kDeploying) << cluster.job("j").reason;
+    cluster.run_ms(3500, false);
+    EXPECT_EQ(cluster.job("j").phase, JobPhase::kFailed);
+    EXPECT_THAT(cluster.job("j").reason,
+                HasSubstr(connecting ? "(p-1): not ready: no progress for 4 s"
+                                     : "(p-1): not listening: no progress for 5 s"));
+  }
+  FakeCluster cluster(1, fake);
+  cluster.options().prepare_ms = cluster.options().connect_ms = 5000;
+  cluster.feed(job_of("j", 2));
+  ASSERT_TRUE(cluster.run_until([&] { return ended(cluster.job("j").phase); }, 200000));
+  EXPECT_EQ(cluster.job("j").phase, JobPhase::kFinished) << cluster.job("j").reason;
+}
+
+TEST(Coordinator, OneStagesDownloadDoesNotExcuseAnothersSilenceNorAStuckOnes) {
+  FakeOptions fake;
+  fake.fetch_ms = 1000000;
+  FakeCluster cluster(1, fake);
+  cluster.options().prepare_ms = 10000;
+  cluster.feed(job_of("j", 2));
+  const int64_t began_ms = cluster.now();
+  ASSERT_TRUE(cluster.run_until([&] { return cluster.has_worker("p-0"); }, 1000));
+  cluster.hang_worker("p-0");
+  while (!ended(cluster.job("j").phase) && cluster.now() - began_ms < 60000) {
+    cluster.run_ms(1000, false);
+    const double still_s = static_cast<double>(cluster.now() - began_ms) / 1000;
+    cluster.feed(StageReport{"p-0", "j", 1, 0, StageReport::Kind::kAlive, 0, {}, {}, still_s});
+  }
+  EXPECT_THAT(cluster.job("j").reason, HasSubstr("stage 0 on peer namep-0 (p-0): not listening"));
+  EXPECT_LE(cluster.now() - began_ms, 12000);
+}
+
+TEST(Coordinator, ADeploymentThatTricklesForEverEndsByItsTotal) {
+  FakeOptions fake;
+  fake.fetch_ms = 1000000;
+  FakeCluster cluster(1, fake);
+  cluster.options().prepare_ms = 5000;
+  cluster.options().deploy_ms = 60000;
+  cluster.feed(job_of("j", 2));
+  cluster.run_ms(59000, false);
+  EXPECT_EQ(cluster.job("j").phase, JobPhase::kDeploying) << cluster.job("j").reason;
+  cluster.run_ms(2000, false);
+  EXPECT_EQ(cluster.job("j").phase, JobPhase::kFailed);
+  EXPECT_THAT(cluster.job("j").reason, HasSubstr("not listening within 60 s"));
+}
+
+TEST(Coordinator, ABrokerThatStoodStillDoesNotBlameASlowDownload) {
+  FakeOptions fake;
+  fake.fetch_ms = 1000000;
+  FakeCluster cluster(1, fake);
+  cluster.options().prepare_ms = 5000;
+  cluster.options().deploy_ms = 30000;
+  cluster.feed(job_of("j", 2));
+  cluster.run_ms(2000, false);
+  apply(cluster.state(), Tick{}, cluster.now() + 100000, cluster.options());
+  EXPECT_EQ(cluster.job("j").phase, JobPhase::kDeploying) << cluster.job("j").reason;
 }
 
 TEST(Coordinator, CancelStopsEveryWorkerAndEndsByADeadlineOtherwise) {

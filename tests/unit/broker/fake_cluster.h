@@ -42,6 +42,8 @@ struct FakeOptions {
   double cancel = 0;  // chance a second that a user cancels
   int32_t peers = 5;
   int64_t step_ms = 500;
+  int64_t fetch_ms = 0;  // a stage downloads that long, and says that it does
+  int64_t load_ms = 0;   // and loads that long
 };
 
 class FakeCluster {
@@ -184,6 +186,11 @@ class FakeCluster {
     return work.state == "finished" || work.state == "failed" || work.state == "stopped";
   }
 
+  // At work on something long that it reports to be alive in.
+  static bool busy(const Work& work) {
+    return work.slow || work.listen_at_ms >= 0 || work.ready_at_ms >= 0;
+  }
+
   bool chance(double probability) { return chaos_ && rng_.uniform() < probability; }
 
   void send(std::function<void()> deliver) {
@@ -281,7 +288,7 @@ class FakeCluster {
             {daemon.work->job, daemon.work->epoch, daemon.work->stage, daemon.work->state});
       }
       send([this, beat] { feed(beat); });
-      if (daemon.work && daemon.work->slow && !daemon.work->hung) {
+      if (daemon.work && !daemon.work->hung && busy(*daemon.work)) {
         const Work& work = *daemon.work;
         StageReport alive{id,        work.job, work.epoch, work.stage, StageReport::Kind::kAlive,
                           work.step, {},       {},         0.5};
@@ -320,7 +327,7 @@ class FakeCluster {
       Daemon& daemon = daemons_[e.peer];
       if (!daemon.alive || daemon.draining || (daemon.work && !over(*daemon.work))) return;
       Work work{e.job, e.epoch, e.stage};
-      work.listen_at_ms = now_ms_ + 100 + static_cast<int64_t>(rng_.below(500));
+      work.listen_at_ms = now_ms_ + fake_.fetch_ms + 100 + static_cast<int64_t>(rng_.below(500));
       work.step = state_.jobs.contains(e.job) ? state_.jobs.at(e.job).resume_step : 0;
       daemon.work = work;
     });
@@ -330,7 +337,7 @@ class FakeCluster {
     send([this, e] {
       Daemon& daemon = daemons_[e.peer];
       if (mine(daemon, e.job, e.epoch) && daemon.work->state == "listening") {
-        daemon.work->ready_at_ms = now_ms_ + 200;
+        daemon.work->ready_at_ms = now_ms_ + fake_.load_ms + 200;
       }
     });
   }
