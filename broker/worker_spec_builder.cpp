@@ -106,13 +106,15 @@ Result<job::WorkerSpec> build_worker_spec(const Job& job, const Submission& subm
   spec.plan = *job.plan;
   spec.graph = submission.graph;
   spec.eval_graph = submission.eval_graph;
-  spec.init = submission.init;
   spec.token_dtype = submission.token_dtype;
   Builder builder(submission, spec);
   for (int32_t index : part.leaves) builder.add(graphs.graph.leaves[static_cast<size_t>(index)]);
   WEFT_TRY_STATUS(add_eval_leaves(graphs, job.plan->partition, stage, builder));
   spec.resume.step = job.resume_step;
-  if (job.resume_step > 0) {
+  if (job.resume_step == 0) {
+    // One file of the whole model: only who takes a weight of it, and a checkpoint has them all.
+    if (!builder.targets().empty()) spec.init = submission.init;
+  } else {
     WEFT_TRY(const Checkpoint* point, resume_point(job));
     const std::set<std::string> wanted = with_aliases(graphs.graph, builder.targets());
     for (const auto& [index, shard] : point->shards) {

@@ -7,8 +7,8 @@
 namespace weft::broker {
 
 // Of a job that has a plan. Weights: leaves its nodes read in either graph; data: only if it reads
-// user inputs; resume shards: those of the last complete checkpoint that hold a tensor of its
-// leaves, under any name of a tied weight.
+// user inputs; starting weights: only at step 0 and if it reads weights; resume shards: those of
+// the last complete checkpoint that hold a tensor of its leaves, under any name of a tied weight.
 Result<job::WorkerSpec> build_worker_spec(const Job& job, const Submission& submission,
                                           const JobGraphs& graphs, int32_t stage);
 

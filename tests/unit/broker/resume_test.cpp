@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "broker/worker_spec_builder.h"
 #include "graphs.h"
 
@@ -59,6 +61,27 @@ TEST_F(Resume, AStageGetsTheShardsThatHoldItsTensors) {
 TEST_F(Resume, OptimizerStateCountsUnderItsParameter) {
   job_.checkpoints[10].shards[0].tensors = {"optimizer/exp_avg/layer3.weight"};
   EXPECT_EQ(shards_of(1), (std::vector<std::string>{sha('a'), sha('b'), sha('c')}));
+}
+
+TEST_F(Resume, StartingWeightsAreSentOnlyWhereTheyAreTaken) {
+  submission_.init = {sha('d'), 1u << 30, ""};
+  const auto sent = [&](int32_t stage) {
+    const auto spec = build_worker_spec(job_, submission_, graphs_, stage);
+    EXPECT_TRUE(spec.ok()) << spec.error().text();
+    const auto blobs = blobs_of(*spec);
+    const bool fetched = std::any_of(blobs.begin(), blobs.end(), [](const job::BlobRef& blob) {
+      return blob.sha256 == sha('d');
+    });
+    EXPECT_EQ(fetched, spec->init.sha256 == sha('d'));
+    return fetched;
+  };
+  for (int32_t stage : {0, 1}) EXPECT_FALSE(sent(stage)) << "the checkpoint has them";
+  job_.resume_step = 0;
+  job_.checkpoints.clear();
+  for (int32_t stage : {0, 1}) EXPECT_TRUE(sent(stage));
+  job_.plan->partition = {2, {0, 0, 0, 0, 1}};  // stage 1 has the loss alone, no weight
+  EXPECT_TRUE(sent(0));
+  EXPECT_FALSE(sent(1));
 }
 
 TEST_F(Resume, ATiedWeightIsFoundUnderItsOtherName) {
