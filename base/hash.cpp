@@ -56,23 +56,6 @@ std::string to_hex(std::span<const std::byte> data) {
   return text;
 }
 
-Result<std::string> from_hex(std::string_view hex) {
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return -1;
-  };
-  if (hex.size() % 2 != 0) return make_error(Code::kInvalid, "odd number of hexadecimal digits");
-  std::string bytes;
-  for (size_t i = 0; i < hex.size(); i += 2) {
-    const int high = digit(hex[i]);
-    const int low = digit(hex[i + 1]);
-    if (high < 0 || low < 0) return make_error(Code::kInvalid, "not a hexadecimal digit");
-    bytes += static_cast<char>(high * 16 + low);
-  }
-  return bytes;
-}
-
 bool is_sha256_hex(std::string_view text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }

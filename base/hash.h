@@ -35,7 +35,6 @@ class Sha256 {
 uint64_t xxh3(std::span<const std::byte> data);
 
 std::string to_hex(std::span<const std::byte> data);
-Result<std::string> from_hex(std::string_view hex);  // raw bytes
 bool is_sha256_hex(std::string_view text);
 
 }  // namespace weft

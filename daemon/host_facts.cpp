@@ -1,14 +1,16 @@
 #include "daemon/host_facts.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 
+#include "base/log.h"
 #include "base/os/net.h"
 #include "base/os/process.h"
 
 namespace weft::daemon {
 namespace {
+
+constexpr size_t kMaxListBytes = 65536;
+constexpr int kListMs = 20000;  // a driver without persistence takes seconds; a broken one hangs
 
 struct Card {
   std::string name;
@@ -18,21 +20,14 @@ struct Card {
 // The first card as nvidia-smi lists it: "NVIDIA H100 80GB HBM3, 81559".
 std::optional<Card> first_card() {
   if (!std::filesystem::exists("/dev/nvidia0")) return std::nullopt;
-  os::SpawnOptions options;
-  options.argv = {"/usr/bin/nvidia-smi", "--query-gpu=name,memory.total",
-                  "--format=csv,noheader,nounits"};
-  options.pipe_stdio = true;
-  auto child = os::spawn(options);
-  if (!child.ok()) return Card{"NVIDIA GPU", 0};
-  ::close(child->stdin_fd);
-  std::string text;
-  char block[4096];
-  for (ssize_t got; (got = ::read(child->stdout_fd, block, sizeof block)) > 0;) {
-    text.append(block, static_cast<size_t>(got));
+  const auto text = os::output_of(
+      {"/usr/bin/nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"},
+      kMaxListBytes, kListMs);
+  if (!text.ok()) {
+    log_warning("the card cannot be described: {}", text.error().text());
+    return Card{"NVIDIA GPU", 0};
   }
-  ::close(child->stdout_fd);
-  os::wait(child->pid);
-  const std::string line = text.substr(0, text.find('\n'));
+  const std::string line = text->substr(0, text->find('\n'));
   const size_t comma = line.rfind(", ");
   if (comma == std::string::npos) return Card{"NVIDIA GPU", 0};
   const uint64_t mebibytes = std::strtoull(line.c_str() + comma + 2, nullptr, 10);

@@ -49,9 +49,7 @@ int serve(const Config& config, Membership member) {
 
 // Two daemons on one folder would remove each other's work and speak with one key.
 Result<os::FolderLock> lock_state(const Config& config) {
-  const os::Path dir = config.text("state_dir");
-  WEFT_TRY_STATUS(os::make_directories(dir, 0700));
-  auto lock = os::FolderLock::take(dir);
+  auto lock = os::FolderLock::take(config.text("state_dir"));
   if (lock.ok() || lock.error().code != Code::kExists) return lock;
   return make_error(Code::kExists, lock.error().message,
                     "stop that one first, or give this one another --state-dir");
@@ -76,6 +74,9 @@ int join(const Config& config, const Command& command) {
     return report(
         make_error(Code::kInvalid, "no address to join", "get one with `weft peer invite`"),
         kExitUsage);
+  }
+  if (auto made = os::make_directories(config.text("state_dir"), 0700); !made.ok()) {
+    return report(made.error(), kExitFailed);
   }
   const auto lock = lock_state(config);
   if (!lock.ok()) return report(lock.error(), kExitFailed);

@@ -1,5 +1,5 @@
-// The end of a job: what was sent last must arrive, and no stage closes its links before every stage
-// is done, or a stage that finished early would look like a dead neighbour to one that still
+// The end of a job: what was sent last must arrive, and no stage closes its links before every
+// stage is done, or a stage that finished early would look like a dead neighbour to one that still
 // evaluates. Nothing here has a bound in total time: a link that lives is waited for, a dead one is
 // the endpoint's to notice (link_timeout_ms). Compute thread only.
 #pragma once

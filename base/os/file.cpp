@@ -119,6 +119,16 @@ Status make_directories(const Path& path, unsigned mode) {
   return {};
 }
 
+Result<Path> make_temporary_directory(const std::string& prefix) {
+  std::error_code code;
+  const Path parent = std::filesystem::temp_directory_path(code);
+  std::string path = ((code ? Path("/tmp") : parent) / (prefix + "XXXXXX")).string();
+  if (::mkdtemp(path.data()) != nullptr) return Path(path);
+  return make_error(
+      Code::kIo, fmt::format("cannot make a temporary folder {}: {}", path, std::strerror(errno)),
+      "free some space, or set TMPDIR to a folder that can be written");
+}
+
 Status remove_all(const Path& path) {
   std::error_code code;
   std::filesystem::remove_all(path, code);

@@ -1,4 +1,4 @@
-// Files, the only place that touches the file system calls. Any thread; all errors name the path.
+// Files; beside std::filesystem the only way to them. Any thread; all errors name the path.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,8 @@ Status write_file_atomic(const Path& path, std::string_view data, unsigned mode 
 Result<Buffer> map_file(const Path& path);
 
 Status make_directories(const Path& path, unsigned mode = 0755);
+// A new folder of mode 0700 for temporary files, its name beginning with prefix.
+Result<Path> make_temporary_directory(const std::string& prefix);
 // Removes a file or folder tree; absent is fine.
 Status remove_all(const Path& path);
 

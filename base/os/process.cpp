@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -14,6 +15,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+
+#include "base/clock.h"
 
 extern char** environ;
 
@@ -224,6 +227,42 @@ Result<Child> spawn(const SpawnOptions& options) {
                       fmt::format("cannot start {}: {}", argv[0], std::strerror(code)));
   }
   return Child{pid, in.write.release(), out.read.release()};
+}
+
+Result<std::string> output_of(const std::vector<std::string>& argv, size_t max_bytes,
+                              int timeout_ms) {
+  SpawnOptions options;
+  options.argv = argv;
+  options.pipe_stdio = true;
+  WEFT_TRY(const Child child, spawn(options));
+  const Fd out(child.stdout_fd);
+  Fd(child.stdin_fd).reset(-1);
+  const double end = monotonic_seconds() + timeout_ms / 1000.0;
+  Result<std::string> text = std::string();
+  for (;;) {
+    const double left = end - monotonic_seconds();
+    pollfd ready{out.get(), POLLIN, 0};
+    const int events = left > 0 ? ::poll(&ready, 1, static_cast<int>(left * 1000) + 1) : 0;
+    if (events < 0 && errno == EINTR) continue;
+    if (events <= 0) {
+      text = make_error(Code::kTimeout,
+                        fmt::format("{} did not end within {} ms", argv[0], timeout_ms));
+      break;
+    }
+    std::array<char, 4096> block;
+    const ssize_t got = ::read(out.get(), block.data(), block.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    text->append(block.data(), static_cast<size_t>(got));
+    if (text->size() > max_bytes) {
+      text = make_error(Code::kTooLarge,
+                        fmt::format("{} wrote more than {} bytes", argv[0], max_bytes));
+      break;
+    }
+  }
+  if (!text.ok()) send_signal(child.pid, SIGKILL);
+  wait(child.pid);
+  return text;
 }
 
 std::optional<ExitStatus> try_wait(pid_t pid) {

@@ -37,6 +37,11 @@ struct Child {
 };
 
 Result<Child> spawn(const SpawnOptions& options);
+// Runs a program to its end and gives what it wrote to standard output. kTimeout: it was killed
+// after timeout_ms; kTooLarge: it wrote more than max_bytes and was killed. Its exit code is not
+// looked at.
+Result<std::string> output_of(const std::vector<std::string>& argv, size_t max_bytes,
+                              int timeout_ms);
 // Reaps without blocking; nullopt while it runs.
 std::optional<ExitStatus> try_wait(pid_t pid);
 // Blocks until the child has ended.

@@ -38,6 +38,12 @@ SignalWatcher::~SignalWatcher() {
   impl_->thread.join();
 }
 
+void block_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
 void name_thread(const char* name) {
   pthread_setname_np(pthread_self(), name);
 }

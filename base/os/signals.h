@@ -19,6 +19,9 @@ class SignalWatcher {
   std::unique_ptr<Impl> impl_;
 };
 
+// The calling thread gets no signal any more: they belong to the main thread.
+void block_signals();
+
 // Names the calling thread, for debuggers and docs/threads.md; at most 15 characters.
 void name_thread(const char* name);
 

@@ -1,7 +1,6 @@
 #include "cli/submit/submission.h"
 
 #include <fmt/format.h>
-#include <stdlib.h>
 
 #include <filesystem>
 
@@ -105,11 +104,7 @@ struct Submission::Builder {
 
 Result<Submission> Submission::prepare(const job::JobSpec& spec) {
   Submission submission;
-  std::string folder = (std::filesystem::temp_directory_path() / "weft-submit-XXXXXX").string();
-  if (::mkdtemp(folder.data()) == nullptr) {
-    return make_error(Code::kIo, "cannot make a temporary folder " + folder);
-  }
-  submission.temporary_ = folder;
+  WEFT_TRY(submission.temporary_, os::make_temporary_directory("weft-submit-"));
   WEFT_TRY_STATUS((Builder{submission}.build(spec)));
   return submission;
 }

@@ -45,7 +45,6 @@ class MessageOutbox {
   // Messages whose bytes are no longer needed since the last call. Their storage may belong to the
   // compute thread, so the caller passes them there to be dropped.
   std::vector<Message> take_released() { return std::exchange(released_, {}); }
-  size_t in_flight() const { return in_flight_.size(); }
 
  private:
   enum class State { kReady, kSent, kAcknowledged };

@@ -3,9 +3,6 @@
 
 #include <fmt/format.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
-
-#include <csignal>
 
 #include "base/hash.h"
 #include "base/log.h"
@@ -35,12 +32,6 @@ void tune(tcp::socket& socket) {
   boost::system::error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
   socket.set_option(NotSentLowat(kNotSentBytes), ignored);
-}
-
-void block_signals() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
 }  // namespace
@@ -91,7 +82,7 @@ Status TlsCore::start() {
 
 void TlsCore::run() {
   os::name_thread("weft-data");
-  block_signals();  // they belong to the main thread
+  os::block_signals();
   try {
     io_.run();
   } catch (const std::exception& e) {

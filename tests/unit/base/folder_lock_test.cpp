@@ -41,5 +41,15 @@ TEST(FolderLock, AStrangeLockFileIsNoHarm) {
   EXPECT_EQ(FolderLock::take(dir / "absent").error().code, Code::kIo);
 }
 
+TEST(TemporaryFolder, IsNewAndPrivate) {
+  const auto first = make_temporary_directory("weft-test-");
+  const auto second = make_temporary_directory("weft-test-");
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_NE(*first, *second);
+  EXPECT_EQ(std::filesystem::status(*first).permissions(), std::filesystem::perms::owner_all);
+  EXPECT_TRUE(os::remove_all(*first).ok() && os::remove_all(*second).ok());
+  EXPECT_FALSE(make_temporary_directory("absent/deeper/").ok());
+}
+
 }  // namespace
 }  // namespace weft::os

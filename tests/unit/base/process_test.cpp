@@ -173,6 +173,18 @@ TEST(Process, ADetachedChildLeadsItsOwnSession) {
   ASSERT_TRUE(os::remove_all(log).ok());
 }
 
+TEST(Process, OutputIsReadWithinBounds) {
+  const auto run = [](const std::string& script, size_t max_bytes = 1000, int ms = 20000) {
+    return output_of({"/bin/sh", "-c", script}, max_bytes, ms);
+  };
+  EXPECT_EQ(run("echo one; echo two; exit 3").value(), "one\ntwo\n");
+  EXPECT_EQ(run("exit 0").value(), "");
+  EXPECT_EQ(run("cat").value(), "") << "it has no input";
+  EXPECT_EQ(run("exec yes").error().code, Code::kTooLarge);
+  EXPECT_EQ(run("echo begun; exec sleep 1000", 1000, 50).error().code, Code::kTimeout);
+  EXPECT_EQ(output_of({"/nonexistent"}, 10, 10).error().code, Code::kNotFound);
+}
+
 TEST(Process, StopSignalsMayBeTheParentsBusiness) {
   SpawnOptions options = shell("kill -TERM $$; kill -INT $$; kill -HUP $$; exit 4");
   EXPECT_EQ(wait(spawn(options)->pid).code, SIGTERM);
