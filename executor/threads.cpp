@@ -53,11 +53,6 @@ Result<DaemonLine> WorkerControl::next_line() {
   return stop_error();
 }
 
-bool WorkerControl::wait_stopped(double limit) {
-  std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, seconds(limit), [this] { return cause_ != StopCause::kNone; });
-}
-
 StopCause WorkerControl::stop_cause() const {
   const std::lock_guard lock(mutex_);
   return cause_;

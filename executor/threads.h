@@ -32,9 +32,6 @@ class WorkerControl {
   // Compute thread: blocks for the next connect or start line; kCancelled once stopped.
   Result<DaemonLine> next_line();
 
-  // Compute thread: true once stopped, at the latest after the time given.
-  bool wait_stopped(double seconds);
-
   StopCause stop_cause() const;
   bool stopped() const { return stop_cause() != StopCause::kNone; }
   Error stop_error() const;  // kCancelled, with the reason

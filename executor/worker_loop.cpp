@@ -125,7 +125,12 @@ Status TrainingLoop::await_uploads() {
     if (stored_.size() < kMaxStoredShards) return {};
     if (!said) log_info("{} checkpoints are not uploaded yet: training waits", stored_.size());
     said = true;
-    if (control_.wait_stopped(options_.poll_ms / 1000.0)) return control_.stop_error();
+    // Not a plain sleep: a daemon that uploads nothing any more must not hide a dead link.
+    if (auto waited = endpoint_.wait(options_.poll_ms); !waited) {
+      if (control_.stopped()) return control_.stop_error();
+      const Code code = waited.error().code;
+      if (code != Code::kTimeout && code != Code::kCancelled) return waited;
+    }
     control_.moved();
   }
 }
