@@ -229,6 +229,21 @@ Result<Child> spawn(const SpawnOptions& options) {
   return Child{pid, in.write.release(), out.read.release()};
 }
 
+namespace {
+
+constexpr double kDyingSeconds = 1;
+constexpr int kReapPollMs = 5;
+
+bool reaped_by(pid_t pid, double end) {
+  while (!try_wait(pid)) {
+    if (monotonic_seconds() > end) return false;
+    ::poll(nullptr, 0, kReapPollMs);
+  }
+  return true;
+}
+
+}  // namespace
+
 Result<std::string> output_of(const std::vector<std::string>& argv, size_t max_bytes,
                               int timeout_ms) {
   SpawnOptions options;
@@ -260,8 +275,10 @@ Result<std::string> output_of(const std::vector<std::string>& argv, size_t max_b
       break;
     }
   }
-  if (!text.ok()) send_signal(child.pid, SIGKILL);
-  wait(child.pid);
+  if (text.ok() && reaped_by(child.pid, end)) return text;
+  send_signal(child.pid, SIGKILL);
+  // One that hangs in the kernel (a broken driver) does not even die: it is left to itself.
+  reaped_by(child.pid, monotonic_seconds() + kDyingSeconds);
   return text;
 }
 

@@ -37,8 +37,9 @@ struct Child {
 };
 
 Result<Child> spawn(const SpawnOptions& options);
-// Runs a program to its end and gives what it wrote to standard output. kTimeout: it was killed
-// after timeout_ms; kTooLarge: it wrote more than max_bytes and was killed. Its exit code is not
+// Runs a program without input and gives what it wrote to standard output until it closed that.
+// Blocks for timeout_ms and a second at most, even where the program cannot be killed. kTimeout:
+// its output had no end by then; kTooLarge: it wrote more than max_bytes. Its exit code is not
 // looked at.
 Result<std::string> output_of(const std::vector<std::string>& argv, size_t max_bytes,
                               int timeout_ms);

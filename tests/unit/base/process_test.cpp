@@ -182,6 +182,7 @@ TEST(Process, OutputIsReadWithinBounds) {
   EXPECT_EQ(run("cat").value(), "") << "it has no input";
   EXPECT_EQ(run("exec yes").error().code, Code::kTooLarge);
   EXPECT_EQ(run("echo begun; exec sleep 1000", 1000, 50).error().code, Code::kTimeout);
+  EXPECT_EQ(run("echo all; exec sleep 1000 >&-", 1000, 50).value(), "all\n");
   EXPECT_EQ(output_of({"/nonexistent"}, 10, 10).error().code, Code::kNotFound);
 }
 
