@@ -103,35 +103,53 @@ Status Core::command(const Event& event) {
   return {};
 }
 
-Status Core::admit(const PeerJoined& joined) {
-  const auto before = state_.peers.find(joined.peer);
-  if (link_ != nullptr) {
-    if (before != state_.peers.end() && before->second.curve_public != joined.curve_public) {
-      link_->revoke(before->second.curve_public);
+Status Core::admit(const PeerJoined& joined, const std::function<Status()>& also) {
+  WEFT_CHECK(!applying_);  // a request of its own, never an effect
+  std::optional<Peer> before;
+  if (const auto found = state_.peers.find(joined.peer); found != state_.peers.end()) {
+    before = found->second;
+  }
+  applying_ = true;
+  const Status stored = apply_one(joined, also);
+  applying_ = false;
+  if (!stored.ok()) {
+    if (before) {
+      state_.peers[joined.peer] = std::move(*before);
+    } else {
+      state_.peers.erase(joined.peer);
     }
+  } else if (link_ != nullptr) {
+    if (before && before->curve_public != joined.curve_public) link_->revoke(before->curve_public);
     std::erase_if(revocations_, [&](const auto& e) { return e.second == joined.curve_public; });
     link_->allow(joined.curve_public, joined.peer);
   }
-  return command(joined);
+  drain_pending();
+  return stored;
 }
 
 void Core::apply(const Event& event) {
   pending_.push_back(event);
-  if (applying_) return;  // an effect brought it; the loop below takes it
+  drain_pending();
+}
+
+void Core::drain_pending() {
+  if (applying_) return;  // an effect brought an event; the loop below takes it
   applying_ = true;
   while (!pending_.empty()) {
     const Event next = std::move(pending_.front());
     pending_.pop_front();
-    apply_one(next);
+    (void)apply_one(next).ok();  // noted; the state goes on, the next write may succeed
   }
   applying_ = false;
 }
 
-void Core::apply_one(const Event& event) {
+Status Core::apply_one(const Event& event, const std::function<Status()>& also) {
   const int64_t began_ms = clock_.monotonic_ms();
   const std::vector<Effect> effects = broker::apply(state_, event, now_ms(), options_.coordinator);
-  if (!effects.empty()) EffectRunner(*this).run(effects);
+  Status stored;
+  if (!effects.empty() || also) stored = EffectRunner(*this).run(effects, also);
   probe_.loop_took(static_cast<double>(clock_.monotonic_ms() - began_ms) / 1000.0);
+  return stored;
 }
 
 void Core::tick() {

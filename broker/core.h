@@ -62,8 +62,10 @@ class Core {
   // A command of a user: refused with a reason, or done.
   Status command(const Event& event);
   void apply(const Event& event);
-  // A peer got its certificate: its control key is listed, the one it had before is not.
-  Status admit(const PeerJoined& joined);
+  // A peer gets its certificate: its control key is listed, the one it had before is not.
+  // also: what must be stored with it or not at all (the use of its token). An error leaves
+  // everything as it was.
+  Status admit(const PeerJoined& joined, const std::function<Status()>& also = {});
   void tick();
   void on_message(const std::string& peer, const proto::PeerMessage& message);
 
@@ -89,7 +91,8 @@ class Core {
  private:
   friend class EffectRunner;
   Result<job::Plan> plan(const Job& job, const std::vector<const Peer*>& idle);
-  void apply_one(const Event& event);
+  void drain_pending();
+  Status apply_one(const Event& event, const std::function<Status()>& also = {});
   void on_report(const std::string& peer, const proto::WorkerReport& report);
   void on_logs(const std::string& peer, const proto::LogLines& logs);
   void on_blobs(const std::string& peer, const proto::HaveBlobs& have);

@@ -23,8 +23,9 @@ void address(Message& message, const Effect& effect) {
 
 }  // namespace
 
-void EffectRunner::run(const std::vector<Effect>& effects) {
+Status EffectRunner::run(const std::vector<Effect>& effects, const std::function<Status()>& also) {
   const Status stored = core_.store_.batch([&]() -> Status {
+    if (also) WEFT_TRY_STATUS(also());
     for (const Effect& effect : effects) {
       WEFT_TRY_STATUS(std::visit([&](const auto& body) { return store(body); }, effect));
     }
@@ -35,6 +36,7 @@ void EffectRunner::run(const std::vector<Effect>& effects) {
     std::visit([&](const auto& body) { act(body); }, effect);
   }
   if (stored.ok()) collect_orphan_blobs();
+  return stored;
 }
 
 // ---- store -------------------------------------------------------------------------------------

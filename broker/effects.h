@@ -13,7 +13,9 @@ namespace weft::broker {
 class EffectRunner {
  public:
   explicit EffectRunner(Core& core) : core_(core) {}
-  void run(const std::vector<Effect>& effects);
+  // also: what else belongs into the transaction; empty: nothing. An error is that of the
+  // transaction: nothing of it is stored, messages went out all the same.
+  Status run(const std::vector<Effect>& effects, const std::function<Status()>& also = {});
 
  private:
   // Store.

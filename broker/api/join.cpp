@@ -89,11 +89,9 @@ Result<Json> Api::join(const Json& body) {
   info.kind = "peer";
   info.not_after_ms = core_.now_ms() + kPeerDays * kDayMs;
   WEFT_TRY(const std::string certificate, authority_.issue(request, info, core_.now_ms()));
-  if (!use_token.empty()) {
-    WEFT_TRY_STATUS(
-        core_.store().batch([&] { return core_.store().use_invite(use_token, fingerprint, id); }));
-  }
-  WEFT_TRY_STATUS(core_.admit(PeerJoined{id, name, curve, fingerprint}));
+  WEFT_TRY_STATUS(core_.admit(PeerJoined{id, name, curve, fingerprint}, [&]() -> Status {
+    return use_token.empty() ? Status() : core_.store().use_invite(use_token, fingerprint, id);
+  }));
   return Json{{"peer", id},
               {"certificate_pem", certificate},
               {"ca_pem", authority_.ca_pem()},

@@ -90,6 +90,7 @@ class Store {
   // The peer that used this token with this key before, or "".
   virtual Result<std::string> invited_peer(const std::string& token_id,
                                            const std::string& key_fingerprint) = 0;
+  // In a batch with the peer it is used for.
   virtual Status use_invite(const std::string& token_id, const std::string& key_fingerprint,
                             const std::string& peer) = 0;
 

@@ -1,4 +1,5 @@
 // The API over real loopback HTTPS: Service with its servers, HttpClient against it.
+#include <SQLiteCpp/SQLiteCpp.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -161,6 +162,50 @@ TEST_F(ApiTest, JoinTakesATokenOnceAndLetsTheSameKeyRetry) {
   EXPECT_EQ(call("DELETE", "/api/v1/peers/" + peer).first, 204);
   refused = as_peer.request("POST", route, ask.dump());
   EXPECT_THAT(refused->body, HasSubstr("revoked"));
+}
+
+// What the disk refuses, or a crash cuts off, must not use up a token without making a peer.
+TEST_F(ApiTest, ATokenIsUsedAndItsPeerStoredTogetherOrNotAtAll) {
+  for (const char* table : {"peers", "invite_uses", "events"}) {
+    const Json invite = call("POST", "/api/v1/invites", {{"uses", 1}}).second;
+    const Json body = join_body(invite["address"], *net::make_key());
+    SQLite::Database other((dir_ / "broker.db").string(), SQLite::OPEN_READWRITE, 5000);
+    other.exec(
+        fmt::format("CREATE TRIGGER refuse BEFORE INSERT ON {} "
+                    "BEGIN SELECT RAISE(ABORT, 'the disk is full'); END",
+                    table));
+    const auto [status, problem] = call("POST", "/api/v1/join", body);
+    EXPECT_GE(status, 500) << table;
+    EXPECT_THAT(problem["detail"].get<std::string>(), HasSubstr("the disk is full"));
+    EXPECT_TRUE(call("GET", "/api/v1/peers").second["peers"].empty()) << table;
+    other.exec("DROP TRIGGER refuse");
+    EXPECT_EQ(other.execAndGet("SELECT count(*) FROM peers").getInt(), 0);
+    EXPECT_EQ(other.execAndGet("SELECT count(*) FROM invite_uses").getInt(), 0);
+    // The token still holds, for another key, too: once.
+    const auto [joined, answer] =
+        call("POST", "/api/v1/join", join_body(invite["address"], *net::make_key()));
+    EXPECT_EQ(joined, 200) << answer.dump();
+    EXPECT_EQ(call("POST", "/api/v1/join", body).first, 403);
+    EXPECT_EQ(call("DELETE", "/api/v1/peers/" + answer["peer"].get<std::string>()).first, 204);
+    other.exec("DELETE FROM invite_uses");
+  }
+}
+
+TEST_F(ApiTest, AFailedRejoinLeavesThePeerAsItWas) {
+  const Json first = call("POST", "/api/v1/invites", {{"uses", 1}}).second;
+  const auto key = net::make_key();
+  const auto [status, joined] = call("POST", "/api/v1/join", join_body(first["address"], *key));
+  ASSERT_EQ(status, 200);
+  const std::string route = "/api/v1/peers/" + joined["peer"].get<std::string>();
+  Json again = join_body(call("POST", "/api/v1/invites", {{"uses", 1}}).second["address"], *key);
+  again["name"] = "renamed";
+  SQLite::Database other((dir_ / "broker.db").string(), SQLite::OPEN_READWRITE, 5000);
+  other.exec("CREATE TRIGGER refuse BEFORE INSERT ON peers BEGIN SELECT RAISE(ABORT, 'no'); END");
+  EXPECT_GE(call("POST", "/api/v1/join", again).first, 500);
+  EXPECT_EQ(call("GET", route).second["name"], "desk");
+  other.exec("DROP TRIGGER refuse");
+  EXPECT_EQ(call("POST", "/api/v1/join", again).second["peer"], joined["peer"]);
+  EXPECT_EQ(call("GET", route).second["name"], "renamed");
 }
 
 TEST_F(ApiTest, AJobWaitsForPeersIsCancelledResumedAndDeleted) {
