@@ -92,21 +92,28 @@ std::vector<int32_t> depth_to_loss(const StageGraph& graph) {
   return depth;
 }
 
+int32_t warm_up_of(const ScheduleOptions& options, int32_t depth) {
+  const int64_t m = options.micro_batches;
+  switch (options.kind) {
+    case PipelineSchedule::kGPipe:
+      return options.micro_batches;
+    case PipelineSchedule::kAuto:
+    case PipelineSchedule::k1F1B:
+      return static_cast<int32_t>(std::min(m, 1 + int64_t{depth} * std::max(options.gap, 1)));
+  }
+  return options.micro_batches;  // no enumerator: as safe as it is slow
+}
+
 // Warm-up forwards, then backward and forward in turn, then the backwards that are left. GPipe is
 // the case where all forwards are warm-up. Warm-ups never grow along an edge (d falls by at least
 // one, or the consumer does not lead to the loss and has the least there is), which is why no
 // stage waits for a forward that its consumer's backward is needed for.
 std::vector<StageActions> make_schedule(const StageGraph& graph, const ScheduleOptions& options) {
   const int32_t m = options.micro_batches;
-  const int64_t gap = std::max(options.gap, 1);
   const std::vector<int32_t> depth = depth_to_loss(graph);
   std::vector<StageActions> schedule;
   for (int32_t stage = 0; stage < graph.stages; ++stage) {
-    int32_t warm_up = m;
-    if (options.kind != PipelineSchedule::kGPipe) {
-      const int64_t wanted = 1 + depth[static_cast<size_t>(stage)] * gap;
-      warm_up = static_cast<int32_t>(std::min<int64_t>(m, wanted));
-    }
+    const int32_t warm_up = warm_up_of(options, depth[static_cast<size_t>(stage)]);
     StageWriter writer(graph, stage);
     int32_t forwards = 0;
     while (forwards < warm_up) writer.forward(forwards++);

@@ -41,6 +41,10 @@ struct ScheduleOptions {
   int32_t gap = 1;
 };
 
+// Forwards of a stage before its first backward, which is the most micro-batches whose activations
+// it keeps: where the schedules differ. depth: as depth_to_loss says; kAuto counts as 1F1B.
+int32_t warm_up_of(const ScheduleOptions& options, int32_t depth);
+
 // One training step. Backward always visits micro-batches in ascending order, so that gradient
 // sums do not depend on the schedule. Result[s]: actions of stage s.
 std::vector<StageActions> make_schedule(const opdag::StageGraph& graph,

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "job/schedule.h"
 #include "opdag/op_table.h"
 
 namespace weft::broker {
@@ -58,8 +57,7 @@ std::vector<double> node_weights(const opdag::Graph& graph) {
 Result<std::vector<job::StagePlan>> estimate_stages(const opdag::Graph& graph,
                                                     const job::JobSpec& spec,
                                                     const opdag::Partition& partition,
-                                                    job::PipelineSchedule schedule,
-                                                    int32_t micro_batches) {
+                                                    const job::ScheduleOptions& schedule) {
   WEFT_TRY(const opdag::StageGraph stages, opdag::stage_graph(graph, partition));
   const std::vector<int32_t> depth = job::depth_to_loss(stages);
   std::vector<job::StagePlan> result;
@@ -83,10 +81,8 @@ Result<std::vector<job::StagePlan>> estimate_stages(const opdag::Graph& graph,
           trained ? element_count(meta.sizes).value_or(0) * bytes_per_trained_element(spec.train)
                   : bytes;
     }
-    const int32_t in_flight = schedule == job::PipelineSchedule::kGPipe
-                                  ? micro_batches
-                                  : std::min(micro_batches, 1 + depth[static_cast<size_t>(index)]);
-    plan.memory_bytes += stash_bytes(graph, stage) * in_flight;
+    plan.memory_bytes +=
+        stash_bytes(graph, stage) * job::warm_up_of(schedule, depth[static_cast<size_t>(index)]);
     result.push_back(std::move(plan));
   }
   return result;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "job/plan.h"
+#include "job/schedule.h"
 #include "opdag/cut.h"
 
 namespace weft::broker {
@@ -15,7 +16,6 @@ std::vector<double> node_weights(const opdag::Graph& graph);
 Result<std::vector<job::StagePlan>> estimate_stages(const opdag::Graph& graph,
                                                     const job::JobSpec& spec,
                                                     const opdag::Partition& partition,
-                                                    job::PipelineSchedule schedule,
-                                                    int32_t micro_batches);
+                                                    const job::ScheduleOptions& schedule);
 
 }  // namespace weft::broker

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "broker/planner/cost.h"
+#include "job/names.h"
 #include "opdag/cut.h"
 
 namespace weft::broker {
@@ -70,16 +71,14 @@ struct Inputs {
   const job::JobSpec& spec;
   const std::vector<PlannerPeer>& peers;
   const PlannerOptions& options;
-  job::PipelineSchedule schedule;
-  int32_t micro_batches;
+  job::ScheduleOptions schedule;
   std::vector<double> nodes, units;
 };
 
 Result<Candidate> candidate_for(const Inputs& in, int32_t stages) {
   Candidate candidate;
   WEFT_TRY(candidate.partition, opdag::split_contiguous(in.graph, in.units, stages));
-  WEFT_TRY(candidate.stages,
-           estimate_stages(in.graph, in.spec, candidate.partition, in.schedule, in.micro_batches));
+  WEFT_TRY(candidate.stages, estimate_stages(in.graph, in.spec, candidate.partition, in.schedule));
   WEFT_TRY_STATUS(place(in.peers, in.options.memory_share, candidate));
   std::vector<double> cost(static_cast<size_t>(stages), 0.0);
   for (size_t i = 0; i < in.nodes.size(); ++i) {
@@ -89,7 +88,7 @@ Result<Candidate> candidate_for(const Inputs& in, int32_t stages) {
   candidate.bottleneck = static_cast<int32_t>(most - cost.begin());
   const double total = std::accumulate(cost.begin(), cost.end(), 0.0);
   candidate.bottleneck_share = total > 0 ? *most / total : 1.0 / stages;
-  candidate.step = (in.micro_batches + stages - 1) * *most;
+  candidate.step = (in.schedule.micro_batches + stages - 1) * *most;
   return candidate;
 }
 
@@ -99,15 +98,14 @@ job::Plan finish(const Inputs& in, Candidate candidate, const std::string& how) 
   plan.partition = std::move(candidate.partition);
   plan.stages = std::move(candidate.stages);
   for (size_t i = 0; i < plan.stages.size(); ++i) plan.stages[i].replicas = {candidate.peers[i]};
-  plan.schedule = in.schedule;
+  plan.schedule = in.schedule.kind;
   plan.gap = 1;
   plan.reason = fmt::format(
       "{} over {} idle peer{}: bottleneck is stage {} with {:.0f} % of the work (even would be "
       "{:.0f} %); {} micro-batch{} a step, {}, gap 1; {} spare{}",
       how, in.peers.size(), in.peers.size() == 1 ? "" : "s", candidate.bottleneck,
-      100 * candidate.bottleneck_share, 100.0 / stages, in.micro_batches,
-      in.micro_batches == 1 ? "" : "es",
-      in.schedule == job::PipelineSchedule::kGPipe ? "gpipe" : "1f1b",
+      100 * candidate.bottleneck_share, 100.0 / stages, in.schedule.micro_batches,
+      in.schedule.micro_batches == 1 ? "" : "es", job::name_of(in.schedule.kind),
       in.peers.size() - static_cast<size_t>(stages),
       in.peers.size() - static_cast<size_t>(stages) == 1 ? "" : "s");
   return plan;
@@ -137,6 +135,19 @@ Result<job::Plan> plan_auto(const Inputs& in) {
                        100 * in.options.least_gain);
   }
   return finish(in, std::move(*best), how);
+}
+
+Result<job::PipelineSchedule> schedule_of(const job::JobSpec& spec) {
+  if (spec.pipeline.schedule == job::PipelineSchedule::kAuto) return job::PipelineSchedule::k1F1B;
+  std::string known;
+  for (const auto& [name, value] : job::Names<job::PipelineSchedule>::kAll) {
+    if (value == spec.pipeline.schedule) return value;
+    known += (known.empty() ? "" : ", ") + std::string(name);
+  }
+  return make_error(Code::kInvalid,
+                    fmt::format("pipeline.schedule {} is none this broker knows",
+                                static_cast<int>(spec.pipeline.schedule)),
+                    "set it to one of: " + known);
 }
 
 }  // namespace
@@ -195,10 +206,8 @@ Result<job::Plan> make_plan(const opdag::Graph& graph, const job::JobSpec& spec,
                             const std::vector<PlannerLink>& links, const PlannerOptions& options) {
   (void)links;
   WEFT_TRY(const int32_t micro_batches, micro_batches_of(graph, spec));
-  const auto schedule = spec.pipeline.schedule == job::PipelineSchedule::kGPipe
-                            ? job::PipelineSchedule::kGPipe
-                            : job::PipelineSchedule::k1F1B;
-  Inputs in{graph, spec, peers, options, schedule, micro_batches, node_weights(graph), {}};
+  WEFT_TRY(const job::PipelineSchedule kind, schedule_of(spec));
+  Inputs in{graph, spec, peers, options, {kind, micro_batches, 1}, node_weights(graph), {}};
   for (const std::vector<int32_t>& unit : opdag::cut_units(graph)) {
     double weight = 0;
     for (int32_t node : unit) weight += in.nodes[static_cast<size_t>(node)];

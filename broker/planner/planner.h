@@ -43,7 +43,8 @@ Result<int32_t> micro_batches_of(const opdag::Graph& graph, const job::JobSpec& 
 // First dimension of the graph's bound inputs: the exported batch.
 Result<int64_t> exported_batch(const opdag::Graph& graph, const job::JobSpec& spec);
 
-// Errors: kInvalid for more stages than units ("more stages than nodes"); kUnavailable for no
+// Errors: kInvalid for more stages than units ("more stages than nodes") or a schedule nobody
+// knows; kUnavailable for no
 // peers, fewer peers than stages asked, or too little memory for any split.
 Result<job::Plan> make_plan(const opdag::Graph& graph, const job::JobSpec& spec,
                             const std::vector<PlannerPeer>& peers,

@@ -5,6 +5,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "graphs.h"
+#include "job/names.h"
 
 namespace weft::broker {
 namespace {
@@ -41,6 +42,25 @@ TEST(Planner, AutoUsesOneStageWhereThereIsOneMicroBatch) {
   const auto many = make_plan(graph, chain_spec(4 * 64), peers_of(4), {});
   ASSERT_TRUE(many.ok());
   EXPECT_GT(many->stages.size(), 2u);
+}
+
+TEST(Planner, KeepsTheScheduleAskedForAndRefusesAnUnknownOne) {
+  const opdag::Graph graph = chain_graph(8, 4, 16);
+  job::JobSpec spec = chain_spec(32);
+  spec.pipeline.stages = 2;
+  for (const auto& [name, schedule] : job::Names<job::PipelineSchedule>::kAll) {
+    spec.pipeline.schedule = schedule;
+    const auto plan = make_plan(graph, spec, peers_of(2), {});
+    ASSERT_TRUE(plan.ok()) << plan.error().text();
+    EXPECT_EQ(plan->schedule,
+              schedule == job::PipelineSchedule::kAuto ? job::PipelineSchedule::k1F1B : schedule);
+    EXPECT_THAT(plan->reason, HasSubstr(job::name_of(plan->schedule)));
+  }
+  spec.pipeline.schedule = static_cast<job::PipelineSchedule>(99);
+  const Error refused = make_plan(graph, spec, peers_of(2), {}).error();
+  EXPECT_EQ(refused.code, Code::kInvalid);
+  EXPECT_THAT(refused.text(), HasSubstr("pipeline.schedule 99"));
+  EXPECT_THAT(refused.text(), HasSubstr("auto, gpipe, 1f1b"));
 }
 
 TEST(Planner, SaysWhatIsMissing) {
