@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
 
@@ -20,6 +21,8 @@ struct Candidate {
   double step = 0;                 // predicted, in cost units: (m + k - 1) x bottleneck
   double bottleneck_share = 0;     // of the whole cost
   int32_t bottleneck = 0;
+  int32_t gap = 1;
+  std::string gap_reason;  // empty for 1
 };
 
 std::string mebibytes(uint64_t bytes) {
@@ -70,16 +73,83 @@ struct Inputs {
   const opdag::Graph& graph;
   const job::JobSpec& spec;
   const std::vector<PlannerPeer>& peers;
+  const std::vector<PlannerLink>& links;
   const PlannerOptions& options;
   job::ScheduleOptions schedule;
   std::vector<double> nodes, units;
 };
 
+// Seconds the slowest stage takes for a micro-batch; 0: not every peer's speed is known.
+double compute_seconds(const Inputs& in, const Candidate& candidate) {
+  double slowest = 0;
+  for (size_t i = 0; i < candidate.stages.size(); ++i) {
+    const auto peer = std::find_if(in.peers.begin(), in.peers.end(), [&](const PlannerPeer& p) {
+      return p.id == candidate.peers[i];
+    });
+    if (peer == in.peers.end() || !(peer->gflops > 0)) return 0;
+    slowest = std::max(slowest, candidate.stages[i].flops / (1e9 * peer->gflops));
+  }
+  return slowest;
+}
+
+// The widest gap any way between two stages asks for. A micro-batch's messages of all edges from
+// one stage to another share the way; gradients take the way back.
+void choose_gap(const Inputs& in, const opdag::StageGraph& graph, Candidate& candidate) {
+  candidate.gap = 1;
+  candidate.gap_reason.clear();
+  const double compute_s = compute_seconds(in, candidate);
+  std::map<std::pair<std::string, std::string>, int64_t> bytes;
+  for (const opdag::Edge& edge : graph.edges) {
+    const std::string& from = candidate.peers.at(static_cast<size_t>(edge.from));
+    const std::string& to = candidate.peers.at(static_cast<size_t>(edge.to));
+    bytes[{from, to}] += edge.bytes;
+    if (edge.needs_grad) bytes[{to, from}] += edge.bytes;
+  }
+  for (const PlannerLink& link : in.links) {
+    const auto used = bytes.find({link.from, link.to});
+    if (used == bytes.end()) continue;
+    const double latency_s = std::max(0.0, link.latency_ms / 1e3);
+    const double transfer_s = link.bandwidth_mbit_s > 0 ? static_cast<double>(used->second) * 8 /
+                                                              (1e6 * link.bandwidth_mbit_s)
+                                                        : 0;
+    // More warm-up than micro-batches is none.
+    const int32_t gap =
+        std::min(job::gap_for(latency_s, transfer_s, compute_s), in.schedule.micro_batches);
+    if (gap <= candidate.gap) continue;
+    candidate.gap = gap;
+    candidate.gap_reason =
+        fmt::format(" (from {} to {}: {:.3g} ms and {:.3g} ms a message, for {:.3g} ms of work)",
+                    link.from, link.to, 1e3 * latency_s, 1e3 * transfer_s, 1e3 * compute_s);
+  }
+}
+
+// Stages' needs and their peers. A wider gap keeps more activations: it is halved until they fit.
+Status settle(const Inputs& in, Candidate& candidate) {
+  job::ScheduleOptions schedule = in.schedule;
+  WEFT_TRY(const opdag::StageGraph graph, opdag::stage_graph(in.graph, candidate.partition));
+  WEFT_TRY(candidate.stages, estimate_stages(in.graph, in.spec, candidate.partition, schedule));
+  WEFT_TRY_STATUS(place(in.peers, in.options.memory_share, candidate));
+  choose_gap(in, graph, candidate);
+  const int32_t wanted = candidate.gap;
+  for (candidate.gap = 1, schedule.gap = wanted; schedule.gap > 1; schedule.gap /= 2) {
+    Candidate wider = candidate;
+    WEFT_TRY(wider.stages, estimate_stages(in.graph, in.spec, wider.partition, schedule));
+    if (!place(in.peers, in.options.memory_share, wider).ok()) continue;
+    candidate = std::move(wider);
+    candidate.gap = schedule.gap;
+    break;
+  }
+  if (candidate.gap < wanted) {
+    candidate.gap_reason +=
+        fmt::format(", {} for want of memory instead of {}", candidate.gap, wanted);
+  }
+  return {};
+}
+
 Result<Candidate> candidate_for(const Inputs& in, int32_t stages) {
   Candidate candidate;
   WEFT_TRY(candidate.partition, opdag::split_contiguous(in.graph, in.units, stages));
-  WEFT_TRY(candidate.stages, estimate_stages(in.graph, in.spec, candidate.partition, in.schedule));
-  WEFT_TRY_STATUS(place(in.peers, in.options.memory_share, candidate));
+  WEFT_TRY_STATUS(settle(in, candidate));
   std::vector<double> cost(static_cast<size_t>(stages), 0.0);
   for (size_t i = 0; i < in.nodes.size(); ++i) {
     cost[static_cast<size_t>(candidate.partition.stage_of[i])] += in.nodes[i];
@@ -99,14 +169,14 @@ job::Plan finish(const Inputs& in, Candidate candidate, const std::string& how) 
   plan.stages = std::move(candidate.stages);
   for (size_t i = 0; i < plan.stages.size(); ++i) plan.stages[i].replicas = {candidate.peers[i]};
   plan.schedule = in.schedule.kind;
-  plan.gap = 1;
+  plan.gap = candidate.gap;
   plan.reason = fmt::format(
       "{} over {} idle peer{}: bottleneck is stage {} with {:.0f} % of the work (even would be "
-      "{:.0f} %); {} micro-batch{} a step, {}, gap 1; {} spare{}",
+      "{:.0f} %); {} micro-batch{} a step, {}, gap {}{}; {} spare{}",
       how, in.peers.size(), in.peers.size() == 1 ? "" : "s", candidate.bottleneck,
       100 * candidate.bottleneck_share, 100.0 / stages, in.schedule.micro_batches,
-      in.schedule.micro_batches == 1 ? "" : "es", job::name_of(in.schedule.kind),
-      in.peers.size() - static_cast<size_t>(stages),
+      in.schedule.micro_batches == 1 ? "" : "es", job::name_of(in.schedule.kind), candidate.gap,
+      candidate.gap_reason, in.peers.size() - static_cast<size_t>(stages),
       in.peers.size() - static_cast<size_t>(stages) == 1 ? "" : "s");
   return plan;
 }
@@ -204,10 +274,9 @@ Result<int32_t> micro_batches_of(const opdag::Graph& graph, const job::JobSpec& 
 Result<job::Plan> make_plan(const opdag::Graph& graph, const job::JobSpec& spec,
                             const std::vector<PlannerPeer>& peers,
                             const std::vector<PlannerLink>& links, const PlannerOptions& options) {
-  (void)links;
   WEFT_TRY(const int32_t micro_batches, micro_batches_of(graph, spec));
   WEFT_TRY(const job::PipelineSchedule kind, schedule_of(spec));
-  Inputs in{graph, spec, peers, options, {kind, micro_batches, 1}, node_weights(graph), {}};
+  Inputs in{graph, spec, peers, links, options, {kind, micro_batches, 1}, node_weights(graph), {}};
   for (const std::vector<int32_t>& unit : opdag::cut_units(graph)) {
     double weight = 0;
     for (int32_t node : unit) weight += in.nodes[static_cast<size_t>(node)];

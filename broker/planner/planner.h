@@ -4,7 +4,8 @@
 //
 // Today: contiguous stages of least bottleneck over the cut units (dynamic programme), as many as
 // asked; "auto" takes the count with the best predicted step, and leaves peers idle where more
-// stages would not pay. Links do not count yet. The biggest stages go to the biggest peers.
+// stages would not pay. The biggest stages go to the biggest peers. The gap of the schedule follows
+// from the links between them and their speed, where those were measured: job::gap_for.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,14 @@ struct PlannerPeer {
   std::string id;
   uint32_t cores = 1;
   uint64_t memory_bytes = 0;  // of the device that computes; 0: unknown, taken as enough
+  double gflops = 0;          // it does per second, in the terms of StagePlan::flops; 0: unknown
 };
 
+// One direction of the way between two peers; one that is not listed is unknown and delays nothing.
 struct PlannerLink {
   std::string from, to;
-  double latency_ms = 0;
-  double bandwidth_mbit_s = 0;
+  double latency_ms = 0;        // one way
+  double bandwidth_mbit_s = 0;  // 0: unknown, messages take no time
 };
 
 struct PlannerOptions {
@@ -35,7 +38,6 @@ struct PlannerOptions {
   // A further stage must shorten the predicted step by this share, or the peer stays a spare.
   double least_gain = 0.02;
   double memory_share = 0.9;  // of a peer's memory a stage may plan with
-  int32_t micro_batches = 1;
 };
 
 // Micro-batches of a step; kInvalid when batch is not a multiple of the exported batch.

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <cmath>
+
 #include "graphs.h"
 #include "job/names.h"
+#include "job/schedule.h"
 
 namespace weft::broker {
 namespace {
@@ -61,6 +64,78 @@ TEST(Planner, KeepsTheScheduleAskedForAndRefusesAnUnknownOne) {
   EXPECT_EQ(refused.code, Code::kInvalid);
   EXPECT_THAT(refused.text(), HasSubstr("pipeline.schedule 99"));
   EXPECT_THAT(refused.text(), HasSubstr("auto, gpipe, 1f1b"));
+}
+
+// Two stages of a chain on two peers of known speed.
+class PlannerGap : public ::testing::Test {
+ protected:
+  PlannerGap() : spec_(chain_spec(4 * 32)), peers_(peers_of(2)) {
+    spec_.pipeline.stages = 2;
+    for (PlannerPeer& peer : peers_) peer.gflops = 0.01;
+  }
+  job::Plan plan(const std::vector<PlannerLink>& links) const {
+    const auto made = make_plan(graph_, spec_, peers_, links);
+    EXPECT_TRUE(made.ok()) << made.error().text();
+    return made.ok() ? *made : job::Plan{};
+  }
+  // Of the slowest stage, as the plan counts its work.
+  double compute_s() const {
+    const job::Plan made = plan({});
+    return std::max(made.stages[0].flops, made.stages[1].flops) / (0.01 * 1e9);
+  }
+
+  const opdag::Graph graph_ = chain_graph(8, 4, 16);
+  const double message_bits_ = 8.0 * 4 * 16 * 4;  // the cut's tensor: 4 x 16 floats
+  job::JobSpec spec_;
+  std::vector<PlannerPeer> peers_;
+};
+
+TEST_F(PlannerGap, IsOneWhereNothingWasMeasured) {
+  EXPECT_EQ(plan({}).gap, 1);
+  EXPECT_EQ(plan({{"p-7", "p-8", 1000, 1}}).gap, 1) << "nobody's way";
+  EXPECT_EQ(plan({{"p-0", "p-1", 0, 0}}).gap, 1);
+  EXPECT_EQ(plan({{"p-0", "p-1", std::nan(""), std::nan("")}}).gap, 1);
+  EXPECT_EQ(plan({{"p-0", "p-1", -5, -5}}).gap, 1);
+  peers_[1].gflops = 0;
+  EXPECT_EQ(plan({{"p-0", "p-1", 1000, 1}}).gap, 1) << "the speed of p-1 is unknown";
+}
+
+TEST_F(PlannerGap, FollowsLatencyTransferAndWorkOfEitherWay) {
+  const double work_s = compute_s();
+  ASSERT_GT(work_s, 0);
+  for (const auto& [from, to] : {std::pair{"p-0", "p-1"}, std::pair{"p-1", "p-0"}}) {
+    for (const double factor : {0.1, 0.6, 1.1, 2.7}) {
+      const job::Plan far = plan({{from, to, 1e3 * factor * work_s, 0}});
+      EXPECT_EQ(far.gap, job::gap_for(factor * work_s, 0, work_s)) << factor;
+      EXPECT_THAT(far.reason, HasSubstr(fmt::format("gap {} (from {} to {}", far.gap, from, to)));
+      const job::Plan narrow = plan({{from, to, 0, message_bits_ / (factor * work_s) / 1e6}});
+      EXPECT_EQ(narrow.gap, job::gap_for(0, factor * work_s, work_s)) << factor;
+    }
+  }
+  // The worst way counts.
+  EXPECT_EQ(plan({{"p-0", "p-1", 1.1e3 * work_s, 0}, {"p-1", "p-0", 3.2e3 * work_s, 0}}).gap,
+            job::gap_for(3.2 * work_s, 0, work_s));
+  EXPECT_EQ(plan({{"p-0", "p-1", 1e9, 0}}).gap, 32) << "there are no more micro-batches";
+}
+
+TEST_F(PlannerGap, CountsItsActivationsAndGivesWayToMemory) {
+  const std::vector<PlannerLink> far = {{"p-0", "p-1", 3.9e3 * compute_s(), 0}};
+  const job::Plan near = plan({}), wide = plan(far);
+  ASSERT_EQ(wide.gap, 9);
+  EXPECT_GT(wide.stages[0].memory_bytes, near.stages[0].memory_bytes);
+  EXPECT_EQ(wide.stages[1].memory_bytes, near.stages[1].memory_bytes) << "the loss has no warm-up";
+  const auto room = [&](int64_t bytes) {
+    for (PlannerPeer& peer : peers_) {
+      peer.memory_bytes = static_cast<uint64_t>(static_cast<double>(bytes) / 0.9) + 16;
+    }
+  };
+  room((near.stages[0].memory_bytes + wide.stages[0].memory_bytes) / 2);
+  const job::Plan less = plan(far);
+  EXPECT_EQ(less.gap, 4);
+  EXPECT_THAT(less.reason, HasSubstr("4 for want of memory instead of 9"));
+  room(near.stages[0].memory_bytes);
+  EXPECT_EQ(plan(far).gap, 1);
+  EXPECT_THAT(plan(far).reason, HasSubstr("1 for want of memory instead of 9"));
 }
 
 TEST(Planner, SaysWhatIsMissing) {
