@@ -91,4 +91,8 @@ Status check_deadlock_free(const opdag::StageGraph& graph,
                            const std::vector<StageActions>& schedule,
                            const std::vector<EdgeCredits>& credits);
 
+// The same with the credits the workers will have (credits_for), which must not be asked for of a
+// schedule that stands still even without any limit: such a one is refused first.
+Status check_runnable(const opdag::StageGraph& graph, const std::vector<StageActions>& schedule);
+
 }  // namespace weft::job

@@ -9,11 +9,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "job/plan.h"
+#include "job/schedule.h"
 #include "job/spec.h"
 #include "opdag/graph.h"
 
@@ -33,11 +35,16 @@ struct PlannerLink {
   double bandwidth_mbit_s = 0;  // 0: unknown, messages take no time
 };
 
+using ScheduleFunction = std::function<std::vector<job::StageActions>(const opdag::StageGraph&,
+                                                                      const job::ScheduleOptions&)>;
+
 struct PlannerOptions {
   int32_t max_auto_stages = 32;
   // A further stage must shorten the predicted step by this share, or the peer stays a spare.
   double least_gain = 0.02;
   double memory_share = 0.9;  // of a peer's memory a stage may plan with
+  // What the workers will do; a plan is given out only if this can run to its end.
+  ScheduleFunction make_schedule = job::make_schedule;
 };
 
 // Micro-batches of a step; kInvalid when batch is not a multiple of the exported batch.
@@ -46,7 +53,7 @@ Result<int32_t> micro_batches_of(const opdag::Graph& graph, const job::JobSpec& 
 Result<int64_t> exported_batch(const opdag::Graph& graph, const job::JobSpec& spec);
 
 // Errors: kInvalid for more stages than units ("more stages than nodes") or a schedule nobody
-// knows; kUnavailable for no
+// knows; kInternal for a schedule that would deadlock; kUnavailable for no
 // peers, fewer peers than stages asked, or too little memory for any split.
 Result<job::Plan> make_plan(const opdag::Graph& graph, const job::JobSpec& spec,
                             const std::vector<PlannerPeer>& peers,

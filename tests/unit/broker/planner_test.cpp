@@ -138,6 +138,49 @@ TEST_F(PlannerGap, CountsItsActivationsAndGivesWayToMemory) {
   EXPECT_THAT(plan(far).reason, HasSubstr("1 for want of memory instead of 9"));
 }
 
+TEST(Planner, APlanWhoseScheduleCannotRunIsRefused) {
+  const opdag::Graph graph = chain_graph(8, 4, 16);
+  job::JobSpec spec = chain_spec(32);
+  for (const int32_t stages : {0, 3}) {
+    spec.pipeline.stages = stages;
+    PlannerOptions options;
+    int32_t played = 0;
+    options.make_schedule = [&](const opdag::StageGraph& stage_graph,
+                                const job::ScheduleOptions& schedule) {
+      played = schedule.micro_batches;
+      auto actions = job::make_schedule(stage_graph, schedule);
+      std::swap(actions[1][0], actions[1][1]);  // forward before its input
+      return actions;
+    };
+    const auto refused = make_plan(graph, spec, peers_of(5), {}, options);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, Code::kInternal);
+    EXPECT_THAT(refused.error().message, HasSubstr("under 1f1b cannot run: deadlock: stage"));
+    EXPECT_EQ(played, 8);
+  }
+}
+
+TEST(Planner, ChecksSchedulesOfVeryManyMicroBatchesInBoundedWork) {
+  const opdag::Graph graph = chain_graph(8, 4, 16);
+  job::JobSpec spec = chain_spec(4 * 65536);
+  spec.pipeline.stages = 8;
+  size_t actions = 0;
+  PlannerOptions options;
+  options.make_schedule = [&](const opdag::StageGraph& stage_graph,
+                              const job::ScheduleOptions& schedule) {
+    auto made = job::make_schedule(stage_graph, schedule);
+    for (const auto& stage : made) actions += stage.size();
+    return made;
+  };
+  for (const auto schedule : {job::PipelineSchedule::kGPipe, job::PipelineSchedule::k1F1B}) {
+    actions = 0;
+    spec.pipeline.schedule = schedule;
+    ASSERT_TRUE(make_plan(graph, spec, peers_of(8, 0), {}, options).ok());
+    EXPECT_GT(actions, 100000u);
+    EXPECT_LT(actions, 2500000u);
+  }
+}
+
 TEST(Planner, SaysWhatIsMissing) {
   const opdag::Graph graph = chain_graph(4, 4, 16);
   job::JobSpec spec = chain_spec(8);

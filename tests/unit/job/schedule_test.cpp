@@ -187,6 +187,20 @@ RC_GTEST_PROP(Schedule, ABrokenScheduleIsDetected, (uint64_t seed)) {
   RC_ASSERT(!check_deadlock_free(c.graph, schedule, credits).ok());
 }
 
+TEST(Schedule, ARunnableOneHasCreditsAndABrokenOneIsRefusedBeforeTheyAreAsked) {
+  const StageGraph graph = chain(3);
+  for (const auto kind : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
+    auto schedule = make_schedule(graph, {kind, 8, 2});
+    EXPECT_TRUE(check_runnable(graph, schedule).ok());
+    std::swap(schedule[1][0], schedule[1][1]);
+    const Status broken = check_runnable(graph, schedule);
+    ASSERT_FALSE(broken.ok());
+    EXPECT_EQ(broken.error().code, Code::kInvalid);
+    schedule.pop_back();
+    EXPECT_FALSE(check_runnable(graph, schedule).ok());
+  }
+}
+
 TEST(Schedule, ChainTakesTheTimeOfTheFormula) {
   for (int32_t p : {1, 2, 4, 8}) {
     for (int32_t m : {1, 3, 8, 32}) {
