@@ -147,7 +147,6 @@ Result<proto::Prepare> EffectRunner::prepare_of(const SendPrepare& effect) {
   WEFT_TRY(const auto known, core_.loaded(effect.job));
   WEFT_TRY(job::WorkerSpec spec,
            build_worker_spec(found->second, known->submission, known->graphs, effect.stage));
-  spec.broker_timeout_ms = static_cast<int32_t>(core_.options_.broker_timeout_ms);
   proto::Prepare prepare;
   address(prepare, effect);
   prepare.set_worker_spec_json(job::worker_spec_to_json(spec).dump());

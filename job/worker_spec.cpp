@@ -106,7 +106,6 @@ void write_local(const WorkerSpec& spec, json& out) {
   out["key_path"] = spec.key_path;
   out["ca_path"] = spec.ca_path;
   out["link_timeout_ms"] = spec.link_timeout_ms;
-  out["broker_timeout_ms"] = spec.broker_timeout_ms;
 }
 
 void read_local(JsonReader& reader, WorkerSpec& spec) {
@@ -119,7 +118,6 @@ void read_local(JsonReader& reader, WorkerSpec& spec) {
   reader.text("key_path", spec.key_path);
   reader.text("ca_path", spec.ca_path);
   reader.integer("link_timeout_ms", spec.link_timeout_ms, 1);
-  reader.integer("broker_timeout_ms", spec.broker_timeout_ms, 1);
 }
 
 void read_edge_bytes(JsonReader& reader, std::map<int32_t, int64_t>& out) {

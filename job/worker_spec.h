@@ -58,7 +58,6 @@ struct WorkerSpec {
   uint16_t listen_port = 0;                         // 0: any
   std::string certificate_path, key_path, ca_path;  // of this assignment only
   int32_t link_timeout_ms = 15000;                  // a data link silent or down that long is dead
-  int32_t broker_timeout_ms = 30000;  // the daemon stops a worker when the broker is gone that long
 };
 
 nlohmann::json worker_spec_to_json(const WorkerSpec& spec);

@@ -120,7 +120,6 @@ class Cluster:
                 "listen_host": "127.0.0.1", "listen_port": 0, "certificate_path": certificate,
                 "key_path": key, "ca_path": str(authority.ca),
                 "link_timeout_ms": changes.get("link_timeout_ms", 15000),
-                "broker_timeout_ms": 30000,
             }
             if changes.get("break_stage") == stage:
                 spec["weights"] = {}

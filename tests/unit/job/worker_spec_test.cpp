@@ -53,7 +53,6 @@ WorkerSpec sample_spec() {
   spec.key_path = "k";
   spec.ca_path = "a";
   spec.link_timeout_ms = 1;
-  spec.broker_timeout_ms = 2;
   return spec;
 }
 
@@ -117,6 +116,14 @@ TEST(WorkerSpecJson, RefusesWhatCannotBe) {
   json missing = good;
   missing.erase("plan");
   EXPECT_FALSE(worker_spec_from_json(missing).ok());
+}
+
+TEST(WorkerSpecJson, ReadsOneOfABrokerThatSaysMore) {
+  json more = worker_spec_to_json(sample_spec());
+  EXPECT_FALSE(more.contains("broker_timeout_ms")) << "a daemon learns it from Welcome";
+  more["broker_timeout_ms"] = 30000;  // of an older broker
+  more["of_tomorrow"] = {1, 2};
+  EXPECT_TRUE(worker_spec_from_json(more).ok());
 }
 
 TEST(WorkerEventJson, RoundTripsWithNan) {
