@@ -3,15 +3,28 @@
 // gradients: cuBLAS and cuDNN may choose other kernels for other calls and some kernels add with
 // atomics, so bits need not agree; what is left of 1e-16 after a deep net stays far below.
 // 1e-7 for parameters after 20 steps: Adam divides by the square root of small second moments.
+#include <ATen/Context.h>
+
 #include <cmath>
 
 #include "executor/checkpoint.h"
-#include "tests/gpu/executor/gpu_support.h"
+#include "tests/support/exported_models.h"
 
-namespace weft::executor::gpu {
+namespace weft::executor::testing {
 namespace {
 
 constexpr double kTolerance = 1e-9, kTrainedTolerance = 1e-7;
+constexpr const char* kCard = "cuda:0";
+
+class GpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!at::hasCUDA()) {
+      GTEST_SKIP()
+          << "no CUDA device, or built with WEFT_CUDA=OFF: scripts/gpu_check.sh runs these";
+    }
+  }
+};
 
 class GpuEquality : public GpuTest, public ::testing::WithParamInterface<std::string> {};
 
@@ -38,39 +51,30 @@ void expect_near(const Computed& truth, const Computed& found, const std::string
               name.c_str());
 }
 
-// Names of a reference with a prefix, without it.
-Tensors part_of(const Tensors& reference, const std::string& prefix) {
-  Tensors part;
-  for (const auto& [name, tensor] : reference) {
-    if (name.starts_with(prefix)) part[name.substr(prefix.size())] = tensor;
-  }
-  return part;
-}
-
 std::string named(const std::string& model, int32_t stages, job::PipelineSchedule schedule) {
   return model + ", " + std::to_string(stages) + (schedule == kGPipe ? " gpipe" : " 1f1b");
 }
 
 TEST_P(GpuEquality, LossAndGradientsOfPyTorchOnTheCard) {
-  const Model model = load(GetParam(), true);
-  const Tensors truth = reference(GetParam());
+  const Model model = load(GetParam(), true, "cuda");
+  const Tensors truth = reference(GetParam(), "f64.cuda");
   const Computed expected{truth.at("loss").item<double>(), part_of(truth, "grad.")};
   for (int32_t stages = 1; stages <= 3; ++stages) {
     for (const auto schedule : {kGPipe, k1F1B}) {
-      const RunSpec spec{.stages = stages, .schedule = schedule};
+      const RunSpec spec{.stages = stages, .schedule = schedule, .device = kCard};
       expect_near(expected, differentiate(model, spec), named(GetParam(), stages, schedule));
     }
   }
 }
 
 TEST_P(GpuEquality, ParametersAfterTwentyStepsOfAdamW) {
-  const Model model = load(GetParam(), true);
-  const Tensors truth = part_of(reference(GetParam()), "param.");
+  const Model model = load(GetParam(), true, "cuda");
+  const Tensors truth = part_of(reference(GetParam(), "f64.cuda"), "param.");
   for (int32_t stages = 1; stages <= 3; ++stages) {
     const auto schedule = stages % 2 == 0 ? kGPipe : k1F1B;
-    const RunSpec spec{.stages = stages, .schedule = schedule, .micro_batches = 1};
+    const RunSpec spec{.stages = stages, .schedule = schedule, .device = kCard};
     std::string name = "none";
-    const double gap = worst_of(truth, train(model, spec, 20), name);
+    const double gap = worst_of(truth, train(model, spec), name);
     EXPECT_LE(gap, kTrainedTolerance) << name << " of " << stages;
     std::printf("%s: parameters after 20 steps differ by %.2g (%s)\n",
                 named(GetParam(), stages, schedule).c_str(), gap, name.c_str());
@@ -78,19 +82,20 @@ TEST_P(GpuEquality, ParametersAfterTwentyStepsOfAdamW) {
 }
 
 TEST_P(GpuEquality, CardEqualsCpu) {
-  const Model model = load(GetParam(), true);
-  const Computed cpu = differentiate(model, {.stages = 1, .device = "cpu"});
+  const Model model = load(GetParam(), true, "cuda");
+  const Computed cpu = differentiate(model, {});
   for (int32_t stages = 1; stages <= 2; ++stages) {
-    expect_near(cpu, differentiate(model, {.stages = stages}),
+    expect_near(cpu, differentiate(model, {.stages = stages, .device = kCard}),
                 GetParam() + " on the CPU, " + std::to_string(stages) + " on the card");
   }
 }
 
 TEST_P(GpuEquality, Bf16AutocastIsNearFloat32) {
-  const Model model = load(GetParam(), false);
-  const double loss = differentiate(model, {.precision = Precision::kFp32}).loss;
+  const Model model = load(GetParam(), false, "cuda");
+  const double loss = differentiate(model, {.precision = Precision::kFp32, .device = kCard}).loss;
   for (int32_t stages = 1; stages <= 2; ++stages) {
-    const Computed found = differentiate(model, {.stages = stages, .precision = Precision::kBf16});
+    const Computed found =
+        differentiate(model, {.stages = stages, .precision = Precision::kBf16, .device = kCard});
     EXPECT_LE(std::abs(found.loss - loss), 2e-2 * std::abs(loss)) << stages;
     EXPECT_GT(found.gradients.size(), 5u);
     for (const auto& [name, gradient] : found.gradients) {
@@ -109,16 +114,16 @@ INSTANTIATE_TEST_SUITE_P(Models, GpuEquality,
 class GpuDropout : public GpuTest {};
 
 TEST_F(GpuDropout, SeveralStagesEqualOneBitForBit) {
-  const Model model = load("gpt2_dropout", true);
-  const RunSpec one{.micro_batches = 3};
+  const Model model = load("gpt2_dropout", true, "cuda");
+  const RunSpec one{.device = kCard};
   const Computed whole = differentiate(model, one);
   const Tensors trained = train(model, one, 3);
-  const Computed other_seed = differentiate(model, {.micro_batches = 3, .seed = 12});
+  const Computed other_seed = differentiate(model, {.device = kCard, .seed = 12});
   EXPECT_NE(whole.loss, other_seed.loss) << "dropout draws nothing";
   for (int32_t stages = 2; stages <= 4; ++stages) {
     for (const auto schedule : {kGPipe, k1F1B}) {
       SCOPED_TRACE(named("gpt2_dropout", stages, schedule));
-      const RunSpec spec{.stages = stages, .schedule = schedule, .micro_batches = 3};
+      const RunSpec spec{.stages = stages, .schedule = schedule, .device = kCard};
       const Computed parts = differentiate(model, spec);
       EXPECT_EQ(parts.loss, whole.loss);
       expect_same_bits(whole.gradients, parts.gradients);
@@ -132,9 +137,9 @@ class GpuCheckpoint : public GpuTest {};
 // Shards written from the card are the bits a CPU run loads; both then go on alike.
 TEST_F(GpuCheckpoint, SavedOnTheCardLoadsOnTheCpu) {
   for (const std::string name : {"gpt2", "resnet18"}) {
-    const Model model = load(name, true);
-    FixedFeed feed(model.inputs);
-    const auto card = cluster_of(model, {.stages = 2}, feed);
+    const Model model = load(name, true, "cuda");
+    RolledFeed feed(model.inputs);
+    const auto card = cluster_of(model, {.stages = 2, .device = kCard}, feed);
     for (int64_t step = 0; step < 3; ++step) must(card->step(step));
     std::vector<os::Path> shards;
     for (int32_t stage = 0; stage < card->stages(); ++stage) {
@@ -142,7 +147,7 @@ TEST_F(GpuCheckpoint, SavedOnTheCardLoadsOnTheCpu) {
       shards.emplace_back(std::filesystem::path(::testing::TempDir()) / shard_name(info));
       ASSERT_TRUE(write_shard(shards.back(), card->stage(stage).state(), info).ok());
     }
-    const auto cpu = cluster_of(model, {.stages = 3, .device = "cpu"}, feed);
+    const auto cpu = cluster_of(model, {.stages = 3}, feed);
     const Status loaded = cpu->load_state(must(read_shards(shards, name, 3)));
     ASSERT_TRUE(loaded.ok()) << loaded.error().text();
     expect_same_bits(card->state(), cpu->state());
@@ -156,8 +161,8 @@ TEST_F(GpuCheckpoint, SavedOnTheCardLoadsOnTheCpu) {
 class GpuDevice : public GpuTest {};
 
 TEST_F(GpuDevice, ACardThatIsNotThereIsNamed) {
-  const Model model = load("skips", false);
-  FixedFeed feed(model.inputs);
+  const Model model = load("skips", false, "cuda");
+  RolledFeed feed(model.inputs);
   try {
     cluster_of(model, {.precision = Precision::kFp32, .device = "cuda:99"}, feed);
     FAIL() << "cuda:99 was found";
@@ -167,4 +172,4 @@ TEST_F(GpuDevice, ACardThatIsNotThereIsNamed) {
 }
 
 }  // namespace
-}  // namespace weft::executor::gpu
+}  // namespace weft::executor::testing

@@ -1,22 +1,18 @@
-#include "tests/gpu/executor/gpu_support.h"
+#include "tests/support/exported_models.h"
 
-#include <ATen/Context.h>
+#include <ATen/Parallel.h>
 
 #include <cstdlib>
+#include <filesystem>
 
+#include "executor/check_inputs.h"
 #include "job/safetensors.h"
 #include "opdag/derive.h"
 #include "opdag/import.h"
 
-namespace weft::executor::gpu {
+namespace weft::executor::testing {
 
 namespace fs = std::filesystem;
-
-void GpuTest::SetUp() {
-  if (!at::hasCUDA()) {
-    GTEST_SKIP() << "no CUDA device, or built with WEFT_CUDA=OFF: scripts/gpu_check.sh runs these";
-  }
-}
 
 namespace {
 
@@ -25,32 +21,27 @@ std::string from_environment(const char* name, const std::string& otherwise) {
   return value != nullptr && *value != '\0' ? value : otherwise;
 }
 
-fs::path make_models() {
-  const std::string given = from_environment("WEFT_GPU_MODELS", "");
+fs::path make_models(const std::string& device) {
+  const std::string given = from_environment("WEFT_MODELS", "");
   if (!given.empty()) return given;
-  const fs::path made = fs::path(::testing::TempDir()) / "weft_gpu_models";
+  const fs::path made = fs::path(::testing::TempDir()) / ("weft_models_" + device);
   const fs::path source = from_environment("WEFT_SOURCE_DIR", ".");
   const fs::path own = source / ".venv/bin/python";
   const std::string python =
       from_environment("WEFT_PYTHON", fs::exists(own) ? own.string() : "python3");
   const std::string scripts = (source / "tests/models").string();
   const std::string commands = python + " " + scripts + "/export_models.py --out " + made.string() +
-                               " && " + python + " " + scripts + "/reference.py --device cuda " +
-                               "--dir " + made.string() + " gpt2 llama resnet18 skips";
+                               " && " + python + " " + scripts + "/reference.py --device " +
+                               device + " --dir " + made.string();
   if (std::system(commands.c_str()) != 0) throw std::runtime_error("the scripts failed");
   return made;
 }
 
-const fs::path& model_folder() {
-  static const fs::path folder = make_models();
-  return folder;
-}
+fs::path folder_made;  // NOLINT: by the first load of this process
 
-constexpr int64_t kReferenceSteps = 20;
-
-opdag::Partition cut_into(const opdag::Graph& graph, int32_t stages) {
-  Rng rng(static_cast<uint64_t>(40 + stages));
-  if (stages > 1) return must(opdag::random_partition(graph, stages, rng));
+opdag::Partition cut_into(const opdag::Graph& graph, const RunSpec& spec) {
+  Rng rng(derive_seed({spec.cut_seed, static_cast<uint64_t>(spec.stages)}));
+  if (spec.stages > 1) return must(opdag::random_partition(graph, spec.stages, rng));
   opdag::Partition whole;
   whole.stage_of.assign(graph.nodes.size(), 0);
   return whole;
@@ -58,22 +49,32 @@ opdag::Partition cut_into(const opdag::Graph& graph, int32_t stages) {
 
 }  // namespace
 
-Model load(const std::string& name, bool f64) {
-  auto archive = must(opdag::Archive::open(model_folder() / (name + ".pt2")));
+Model load(const std::string& name, bool f64, const std::string& device) {
+  at::set_num_threads(1);
+  if (folder_made.empty()) folder_made = make_models(device);
+  auto archive = must(opdag::Archive::open(folder_made / (name + ".pt2")));
   Model model;
   model.graph = must(opdag::prune_to(must(opdag::import_graph(archive)), {}));
   if (f64) model.graph = must(opdag::promote_f64(model.graph));
   model.weights = [archive](const opdag::WeightRef& ref) { return archive.entry(ref.path); };
-  model.inputs = must(
-      inputs_from_file(model.graph, (model_folder() / (name + ".inputs.safetensors")).string()));
+  model.inputs =
+      must(inputs_from_file(model.graph, (folder_made / (name + ".inputs.safetensors")).string()));
   return model;
 }
 
-Tensors reference(const std::string& name) {
+Tensors reference(const std::string& name, const std::string& kind) {
   Tensors result;
-  const auto file = must(job::read_safetensors(model_folder() / (name + ".f64.cuda.safetensors")));
-  for (const auto& [key, view] : file.tensors) result[key] = must(tensor_of(view));
+  const auto file = must(job::read_safetensors(folder_made / (name + "." + kind + ".safetensors")));
+  for (const auto& [key, view] : file.tensors) result[key] = must(tensor_of(view)).to(at::kDouble);
   return result;
+}
+
+Tensors part_of(const Tensors& all, const std::string& prefix) {
+  Tensors part;
+  for (const auto& [name, tensor] : all) {
+    if (name.starts_with(prefix)) part[name.substr(prefix.size())] = tensor;
+  }
+  return part;
 }
 
 double difference(const at::Tensor& truth, const at::Tensor& found) {
@@ -84,23 +85,30 @@ double difference(const at::Tensor& truth, const at::Tensor& found) {
   return scale > 0 ? gap / scale : gap;
 }
 
+Result<at::Tensor> RolledFeed::input(const std::string& name, Split split, int64_t /*step*/,
+                                     int32_t micro_batch) {
+  const at::Tensor& tensor = inputs_.at(name);
+  if (tensor.dim() == 0 || split == Split::kEval) return tensor;
+  return tensor.roll(micro_batch, -1);
+}
+
 std::unique_ptr<LocalCluster> cluster_of(const Model& model, const RunSpec& spec, Feed& feed) {
   ClusterOptions options;
-  options.runtime.plan = local_plan(cut_into(model.graph, spec.stages), spec.schedule);
-  options.runtime.train.steps = kReferenceSteps;
+  options.runtime.plan = local_plan(cut_into(model.graph, spec), spec.schedule);
+  options.runtime.train.steps = kSteps;
   options.runtime.train.lr = 1e-3;
   options.runtime.train.weight_decay = 0.01;
   options.runtime.train.precision = spec.precision;
   options.runtime.train.seed = spec.seed;
   options.runtime.device = spec.device;
-  options.runtime.micro_batches = spec.micro_batches;
+  options.runtime.micro_batches = kMicroBatches;
   options.runtime.keep_gradients = spec.keep_gradients;
   options.seed = options.network.seed = static_cast<uint64_t>(spec.stages);
   return must(LocalCluster::make(model.graph, {}, options, model.weights, feed));
 }
 
 Computed differentiate(const Model& model, RunSpec spec) {
-  FixedFeed feed(model.inputs);
+  RolledFeed feed(model.inputs);
   spec.keep_gradients = true;
   const auto cluster = cluster_of(model, spec, feed);
   Computed computed;
@@ -110,7 +118,7 @@ Computed differentiate(const Model& model, RunSpec spec) {
 }
 
 Tensors train(const Model& model, const RunSpec& spec, int64_t steps) {
-  FixedFeed feed(model.inputs);
+  RolledFeed feed(model.inputs);
   const auto cluster = cluster_of(model, spec, feed);
   for (int64_t step = 0; step < steps; ++step) must(cluster->step(step));
   return cluster->state();
@@ -124,4 +132,4 @@ void expect_same_bits(const Tensors& truth, const Tensors& found) {
   }
 }
 
-}  // namespace weft::executor::gpu
+}  // namespace weft::executor::testing

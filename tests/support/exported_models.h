@@ -1,0 +1,87 @@
+// Models exported by plain PyTorch (tests/models/export_models.py) with PyTorch's own numbers beside
+// them (tests/models/reference.py), and one way to run them under any cut on any device.
+//
+// Environment: WEFT_MODELS reuses a folder made before, WEFT_PYTHON names the Python.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "executor/feed.h"
+#include "executor/local_cluster.h"
+#include "opdag/graph.h"
+
+namespace weft::executor::testing {
+
+template <typename T>
+T must(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.error().text());
+  return std::move(result).value();
+}
+
+using Tensors = std::map<std::string, at::Tensor>;
+using job::Precision;
+
+constexpr auto kGPipe = job::PipelineSchedule::kGPipe, k1F1B = job::PipelineSchedule::k1F1B;
+
+// Of reference.py: micro-batches of a step, steps of its training run.
+constexpr int32_t kMicroBatches = 2;
+constexpr int64_t kSteps = 20;
+
+struct Model {
+  opdag::Graph graph;
+  WeightSource weights;
+  Tensors inputs;
+};
+
+// The first call exports every model and lets PyTorch compute, on `device` too if not the CPU.
+Model load(const std::string& name, bool f64, const std::string& device = "cpu");
+// NAME.KIND.safetensors of reference.py: kind is f64, f32, f64.cuda or f32.cuda.
+Tensors reference(const std::string& name, const std::string& kind);
+// The tensors whose names start with a prefix, without it.
+Tensors part_of(const Tensors& all, const std::string& prefix);
+
+// The largest difference, relative to the largest magnitude of the truth.
+double difference(const at::Tensor& truth, const at::Tensor& found);
+
+// Micro-batches that differ, the same ones every step: the model's inputs, rolled along the last
+// dimension by the number of the micro-batch. reference.py does so too and says why.
+class RolledFeed final : public Feed {
+ public:
+  explicit RolledFeed(Tensors inputs) : inputs_(std::move(inputs)) {}
+  Result<at::Tensor> input(const std::string& name, Split split, int64_t step,
+                           int32_t micro_batch) override;
+  int32_t eval_micro_batches() const override { return 1; }
+
+ private:
+  Tensors inputs_;
+};
+
+struct RunSpec {
+  int32_t stages = 1;
+  job::PipelineSchedule schedule = k1F1B;
+  Precision precision = Precision::kFp64;
+  std::string device = "cpu";
+  uint64_t cut_seed = 1;  // of the random legal cut
+  uint64_t seed = 11;     // of dropout
+  bool keep_gradients = false;
+};
+
+// A cluster over a random legal cut and the simulated network.
+std::unique_ptr<LocalCluster> cluster_of(const Model& model, const RunSpec& spec, Feed& feed);
+
+struct Computed {
+  double loss = 0;
+  Tensors gradients;
+};
+// One step's forward and backward.
+Computed differentiate(const Model& model, RunSpec spec);
+// State after some steps of AdamW.
+Tensors train(const Model& model, const RunSpec& spec, int64_t steps = kSteps);
+
+void expect_same_bits(const Tensors& truth, const Tensors& found);
+
+}  // namespace weft::executor::testing
