@@ -158,7 +158,7 @@ void Assignment::tick() {
   forward_logs();
   const int64_t now = env_.clock->monotonic_ms();
   if (standstill_.note(now)) worker_heard_ms_ = now;
-  if (state_ == AssignmentState::kRunning && now >= next_alive_ms_) {
+  if (state_ != AssignmentState::kStopping && now >= next_alive_ms_) {
     next_alive_ms_ = now + kAliveMs;
     send_alive();
   }
@@ -240,11 +240,13 @@ void Assignment::on_exit(os::ExitStatus status) {
                   "see `weft job logs`; resume from the last checkpoint with `weft job resume`"));
 }
 
-// The broker fails a job that makes no progress: a long step, evaluation or upload is progress.
+// The broker fails a job that makes no progress: a long step, evaluation or transfer is progress.
+// Transfers need no clock here: they fail by themselves when nothing moves (TransferOptions).
 void Assignment::send_alive() {
   job::WorkerEvent event;
   event.kind = WorkerEventKind::kAlive;
-  event.seconds = uploads_ > 0 ? 0 : compute_idle_s_;
+  const bool fetching = state_ == AssignmentState::kPreparing && !worker_;
+  event.seconds = fetching || uploads_ > 0 ? 0 : compute_idle_s_;
   env_.send(report(event));
 }
 

@@ -272,6 +272,43 @@ TEST_F(AssignmentTest, AStopDuringPreparationCancelsTheTransfer) {
   EXPECT_EQ(updates(), std::vector<std::string>{"stopped"});
 }
 
+TEST_F(AssignmentTest, ALongDownloadAndALongLoadAreSaidToBeAlive) {
+  const auto seconds = [&] {
+    std::vector<double> found;
+    for (const auto& message : sent_) {
+      if (!message.has_report()) continue;
+      const auto event =
+          job::event_from_json(nlohmann::json::parse(message.report().event_json())).value();
+      if (event.kind == WorkerEventKind::kAlive) found.push_back(event.seconds);
+    }
+    return found;
+  };
+  std::promise<void> let_go;
+  auto go = let_go.get_future().share();
+  job::WorkerEvent idle;
+  idle.kind = WorkerEventKind::kAlive;
+  idle.seconds = 7;
+  auto env = environment(say(idle) + "\n" + kForever);
+  const auto prepare_files = env.prepare_files;
+  env.prepare_files = [=](const proto::Prepare& prepare, const os::Path& dir,
+                          const AssignmentEnvironment::Cancelled& cancelled) {
+    go.wait();
+    return prepare_files(prepare, dir, cancelled);
+  };
+  begin(std::move(env));
+  silence(30000);
+  EXPECT_EQ(assignment_->state(), AssignmentState::kPreparing);
+  EXPECT_EQ(seconds(), std::vector<double>(6, 0.0)) << "every 5 s";
+  let_go.set_value();
+  // The worker is there, has said nothing that changes the state, and its compute thread stands.
+  ASSERT_TRUE(run_until([&] {
+    clock_.advance_ms(100);
+    assignment_->tick();
+    return !seconds().empty() && seconds().back() == 7;
+  }));
+  EXPECT_EQ(assignment_->state(), AssignmentState::kPreparing);
+}
+
 TEST_F(AssignmentTest, WhatCannotBePreparedFailsWithItsReason) {
   AssignmentEnvironment env = environment("exit 0");
   env.prepare_files = [](const auto&, const auto&, const auto&) -> Result<job::WorkerSpec> {
