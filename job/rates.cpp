@@ -24,11 +24,11 @@ bool is_norm_module(std::string name) {
 
 }  // namespace
 
-// A group's own rate keeps its proportion to the base rate all the way down.
 bool is_token_column(std::string_view column) {
   return column == "tokens" || column == "next_tokens";
 }
 
+// A group's own rate keeps its proportion to the base rate all the way down.
 double lr_at(const TrainSpec& train, double base_lr, int64_t step) {
   if (step < train.warmup_steps) {
     return base_lr * static_cast<double>(step + 1) / static_cast<double>(train.warmup_steps);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "job/names.h"
 #include "job/schedule_sim.h"
 
 namespace weft::job {
@@ -62,7 +63,8 @@ Case random_case(uint64_t seed) {
   Rng rng(seed);
   Case c;
   c.graph = random_graph(rng);
-  c.options.kind = rng.below(2) == 0 ? PipelineSchedule::kGPipe : PipelineSchedule::k1F1B;
+  const auto& kinds = Names<PipelineSchedule>::kAll;  // a new one is tested from its first day
+  c.options.kind = kinds[rng.below(kinds.size())].second;
   c.options.micro_batches = static_cast<int32_t>(1 + rng.below(40));
   c.options.gap = static_cast<int32_t>(1 + rng.below(4));
   return c;
