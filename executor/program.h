@@ -66,8 +66,6 @@ class Program {
   };
   Result<Values> run(std::vector<at::IValue> inputs, const RunContext& context) const;
 
-  size_t calls() const { return steps_.size(); }
-
  private:
   struct Step {
     std::optional<c10::OperatorHandle> handle;  // none: alias of slot `from`

@@ -106,7 +106,8 @@ class Assignment {
           endpoint.connect(neighbours, std::max(kConnectTimeoutMs, spec_.link_timeout_ms)));
     }
     control_.moved();
-    WEFT_TRY(LoadedStage stage, load_stage(std::move(files), spec_, endpoint));
+    WEFT_TRY(LoadedStage stage,
+             load_stage(std::move(files), spec_, endpoint, [this] { control_.moved(); }));
     report(job::WorkerEventKind::kReady, endpoint.port());
     WEFT_TRY_STATUS(expect_line(control_, DaemonLine::Kind::kStart, "start"));
     return train(stage, batch, links.loss_stage, endpoint);

@@ -157,13 +157,14 @@ Result<StageFiles> load_stage_files(const job::WorkerSpec& spec) {
 }
 
 Result<LoadedStage> load_stage(StageFiles files, const job::WorkerSpec& spec,
-                               net::Endpoint& endpoint) {
+                               net::Endpoint& endpoint, const std::function<void()>& moved) {
   LoadedStage loaded;
   WEFT_TRY(loaded.feed,
            make_feed(files.graph, files.eval_graph, spec.spec, feed_files(spec), files.inputs));
   WEFT_TRY(loaded.eval_micro_batches,
            eval_micro_batches(spec, *loaded.feed, !files.inputs.empty()));
-  const WeightSource weights = [&spec](const opdag::WeightRef& ref) -> Result<Buffer> {
+  const WeightSource weights = [&](const opdag::WeightRef& ref) -> Result<Buffer> {
+    moved();
     const auto found = spec.weights.find(ref.path);
     if (found == spec.weights.end()) {
       return make_error(Code::kNotFound,

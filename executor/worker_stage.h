@@ -2,6 +2,7 @@
 // Compute thread only.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "executor/feed_job.h"
@@ -27,7 +28,8 @@ struct LoadedStage {
   int32_t eval_micro_batches = 0;         // of one evaluation; 0: this job does not evaluate
 };
 // Reads data and weights, then the starting weights (`init`) or the checkpoint to resume from.
+// `moved` is called before each weight: a slow disk is no hang.
 Result<LoadedStage> load_stage(StageFiles files, const job::WorkerSpec& spec,
-                               net::Endpoint& endpoint);
+                               net::Endpoint& endpoint, const std::function<void()>& moved);
 
 }  // namespace weft::executor
