@@ -38,6 +38,25 @@ std::string functional_of(std::string_view op) {
   return find_op(name) != nullptr ? name : "";
 }
 
+bool gives_boolean(std::string_view op) {
+  static const std::set<std::string_view> kNames = {"aten::eq_",
+                                                    "aten::ne_",
+                                                    "aten::lt_",
+                                                    "aten::le_",
+                                                    "aten::gt_",
+                                                    "aten::ge_",
+                                                    "aten::not_equal_",
+                                                    "aten::less_",
+                                                    "aten::less_equal_",
+                                                    "aten::greater_",
+                                                    "aten::greater_equal_",
+                                                    "aten::logical_and_",
+                                                    "aten::logical_or_",
+                                                    "aten::logical_not_",
+                                                    "aten::logical_xor_"};
+  return kNames.contains(split_overload(op).first);
+}
+
 bool is_metadata_only(std::string_view op) {
   static const std::set<std::string_view> kNames = {
       "aten::detach_",      "aten::unsqueeze_",    "aten::squeeze_",

@@ -16,6 +16,9 @@ std::string without_underscore(std::string_view op);
 // The functional form of an in-place operator; "" when the table has none.
 std::string functional_of(std::string_view op);
 
+// In-place operators whose functional form gives booleans, whatever it reads.
+bool gives_boolean(std::string_view op);
+
 // In-place operators that change a tensor's geometry or history, not its elements.
 bool is_metadata_only(std::string_view op);
 

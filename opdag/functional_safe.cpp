@@ -11,11 +11,7 @@ namespace {
 
 // Whether the functional form gives a tensor of self's own dtype.
 bool keeps_dtype(const Graph& graph, const Node& node, const TensorMeta& self) {
-  static const std::set<std::string_view> kBoolean = {
-      "aten::eq_",          "aten::ne_",         "aten::lt_",          "aten::le_",
-      "aten::gt_",          "aten::ge_",         "aten::logical_and_", "aten::logical_or_",
-      "aten::logical_not_", "aten::logical_xor_"};
-  if (kBoolean.contains(split_overload(node.op).first)) return self.dtype == DType::kBool;
+  if (gives_boolean(node.op)) return true;  // is cast back
   static const std::set<std::string_view> kSelectors = {"mask", "index", "indices"};
   const auto category = [](DType dtype) {
     return dtype == DType::kBool      ? 0

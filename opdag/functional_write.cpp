@@ -80,8 +80,14 @@ ValueId Rewriter::computed(Node node, const Node& original, ValueId self) {
     graph_.values[at(node.outputs[0])].meta = out;
   }
   const ValueId made = node.outputs[0];
+  if (!gives_boolean(original.op) || out.dtype == DType::kBool) {
+    out_.push_back(std::move(node));
+    return made;
+  }
+  graph_.values[at(made)].meta.dtype = DType::kBool;
   out_.push_back(std::move(node));
-  return made;
+  return make("aten::to.dtype", {{"self", ValueArg{made}}, {"dtype", DTypeArg{out.dtype}}},
+              graph_.value(self).name + "_cast", out);
 }
 
 // copy_ makes self equal its source, broadcast and cast; without either the source itself.
