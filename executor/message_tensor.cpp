@@ -51,6 +51,8 @@ struct Wire {
 Result<Wire> to_wire(const at::Tensor& source) {
   const at::NoGradGuard guard;
   at::Tensor tensor = source.detach().resolve_conj().resolve_neg();
+  // Some backward formulas give a zero that has a shape and no memory.
+  if (tensor._is_zerotensor()) tensor = tensor.clone();
   WEFT_TRY(const DType dtype, from_scalar_type(tensor.scalar_type()));
   Wire wire{{}, tensor.sizes().vec(), tensor.strides().vec(), dtype};
   const Dims stored = stored_sizes(wire.sizes, wire.strides);
