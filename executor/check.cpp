@@ -70,7 +70,10 @@ Result<Run> run_model(const Model& model, const opdag::Partition& partition, Fee
 // Largest difference relative to the largest magnitude in `expected`; NaN against NaN is equal.
 double relative_difference(const at::Tensor& expected, const at::Tensor& found) {
   if (expected.numel() == 0) return 0;
-  const at::Tensor a = expected.to(at::kDouble), b = found.to(at::kDouble);
+  const auto real = [](const at::Tensor& tensor) {
+    return (tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor).to(at::kDouble);
+  };
+  const at::Tensor a = real(expected), b = real(found);
   if (at::equal(a, b)) return 0;
   const double scale = a.abs().max().item<double>();
   const double difference = (a - b).abs().max().item<double>();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "opdag/derive.h"
 #include "opdag/functional.h"
 #include "opdag/import_reader.h"
 #include "opdag/op_table.h"
@@ -52,6 +53,7 @@ Result<Graph> Importer::run() {
   WEFT_TRY_STATUS(load_payloads(name, "constants", constants_));
   const Json& module = program.at("graph_module");
   metas_ = &module.at("graph").at("tensor_values");
+  WEFT_TRY_STATUS(refuse_dynamic_inputs(module));
   WEFT_TRY_STATUS(read_inputs(module));
   WEFT_TRY_STATUS(read_nodes(module.at("graph").at("nodes")));
   WEFT_TRY_STATUS(read_outputs(module));
@@ -119,7 +121,7 @@ Result<WeightRef> Importer::weight(const std::string& target, bool prefer_consta
 Result<ValueId> Importer::define(const std::string& name, const std::string& what) {
   Value value;
   value.id = static_cast<ValueId>(graph_.values.size());
-  value.name = name;
+  value.name = prefix_ + name;
   const auto meta = metas_->find(name);
   if (meta == metas_->end()) return corrupt(fmt::format("{} has no shape", what));
   WEFT_TRY(value.meta, read_meta(*meta, what));
@@ -128,7 +130,7 @@ Result<ValueId> Importer::define(const std::string& name, const std::string& wha
 
 Result<ValueId> Importer::add(Value value) {
   const ValueId id = value.id;
-  if (!ids_.emplace(value.name, id).second) {
+  if (!ids_.emplace(value.name.substr(prefix_.size()), id).second) {
     return corrupt(fmt::format("two values are called '{}'", value.name));
   }
   graph_.values.push_back(std::move(value));
@@ -169,11 +171,24 @@ void Importer::detect_mode() {
       "statistics; call model.train() before torch.export.export to train it");
 }
 
+void Importer::warn_of_dead_loss() {
+  if (graph_.loss_output == kNone) return;
+  const bool trainable = std::any_of(graph_.leaves.begin(), graph_.leaves.end(),
+                                     [](const Leaf& leaf) { return leaf.trainable; });
+  const ValueId loss = graph_.outputs[static_cast<size_t>(graph_.loss_output)].value;
+  if (!trainable || values_with_gradient(graph_)[static_cast<size_t>(loss)]) return;
+  graph_.warnings.push_back(
+      "the loss depends on no trainable parameter, nothing would be learned: forward runs under "
+      "torch.no_grad(), or under checkpoint(..., use_reentrant=True), which exports so; use "
+      "use_reentrant=False and export again");
+}
+
 Result<Graph> Importer::finish() {
   WEFT_TRY_STATUS(validate_structure(graph_));
   WEFT_TRY_STATUS(make_functional(graph_, next_id_));
   group_written_buffers(graph_);
   detect_mode();
+  warn_of_dead_loss();
   if (options_.keep_refused) {
     WEFT_TRY_STATUS(validate_structure(graph_));
   } else {

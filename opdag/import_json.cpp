@@ -65,10 +65,14 @@ void flatten_spec(const Json& spec, const std::string& prefix, int depth,
 
 }  // namespace
 
-Error dynamic_shape(const std::string& what, const std::string& expression) {
+std::string symbol_name(const std::string& expression) {
   // sympy's long form: Symbol('s77', positive=True, integer=True).
-  std::string name = expression;
-  if (name.starts_with("Symbol('")) name = name.substr(8, name.find('\'', 8) - 8);
+  if (!expression.starts_with("Symbol('")) return expression;
+  return expression.substr(8, expression.find('\'', 8) - 8);
+}
+
+Error dynamic_shape(const std::string& what, const std::string& expression) {
+  const std::string name = symbol_name(expression);
   if (name.starts_with("u")) {  // "unbacked": known only when the data are
     return make_error(
         Code::kRefused,

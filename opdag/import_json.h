@@ -40,6 +40,9 @@ std::string read_target(const std::string& target);
 // "past.0.1", "out.0"; empty when it is not understood.
 std::vector<std::string> output_names(const std::string& out_spec);
 
+// "s77" of a symbolic size's expression.
+std::string symbol_name(const std::string& expression);
+
 // What to tell a user whose graph has a symbolic dimension.
 Error dynamic_shape(const std::string& what, const std::string& expression);
 

@@ -43,26 +43,32 @@ Status Importer::read_nodes(const Json& nodes) {
   }
   next_id_ = static_cast<NodeId>(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {
-    Node node;
-    node.id = static_cast<NodeId>(i);
-    node.op = initialised(read_target(nodes[i].at("target").get<std::string>()));
-    if (is_dropped(node.op)) continue;
-    if (find_op(node.op) == nullptr && !options_.keep_refused && !rewritten_later(node.op)) {
-      return refused_op(node);
-    }
-    for (const Json& input : nodes[i].at("inputs")) {
-      WEFT_TRY_STATUS(read_argument(node, input));
-    }
-    if (node.op == "aten::zeros") {
-      std::erase_if(node.arguments,
-                    [](const NamedArgument& argument) { return argument.name == "memory_format"; });
-    }
-    const Json& outputs = nodes[i].at("outputs");
-    for (size_t k = 0; k < outputs.size(); ++k) {
-      WEFT_TRY_STATUS(read_output(node, outputs[k]));
-    }
-    graph_.nodes.push_back(std::move(node));
+    WEFT_TRY_STATUS(read_node(nodes[i], static_cast<NodeId>(i)));
   }
+  return {};
+}
+
+Status Importer::read_node(const Json& json, NodeId id) {
+  Node node;
+  node.id = id;
+  node.op = initialised(read_target(json.at("target").get<std::string>()));
+  if (is_dropped(node.op)) return {};
+  if (const auto region = region_of(json, node.op)) return inline_region(json, *region);
+  if (find_op(node.op) == nullptr && !options_.keep_refused && !rewritten_later(node.op)) {
+    return refused_op(node);
+  }
+  for (const Json& input : json.at("inputs")) {
+    WEFT_TRY_STATUS(read_argument(node, input));
+  }
+  if (node.op == "aten::zeros") {
+    std::erase_if(node.arguments,
+                  [](const NamedArgument& argument) { return argument.name == "memory_format"; });
+  }
+  const Json& outputs = json.at("outputs");
+  for (const Json& output : outputs) {
+    WEFT_TRY_STATUS(read_output(node, output));
+  }
+  graph_.nodes.push_back(std::move(node));
   return {};
 }
 
@@ -82,7 +88,7 @@ Status Importer::read_output(Node& node, const Json& output) {
       list.elements.push_back(id);
     }
     list.id = static_cast<ValueId>(graph_.values.size());
-    list.name = fmt::format("list_{}_{}", node.id, node.outputs.size());
+    list.name = fmt::format("{}list_{}_{}", prefix_, node.id, node.outputs.size());
     list.kind = ValueKind::kTensorList;
     WEFT_TRY(const ValueId id, add(std::move(list)));
     node.outputs.push_back(id);
@@ -91,6 +97,7 @@ Status Importer::read_output(Node& node, const Json& output) {
     number.id = static_cast<ValueId>(graph_.values.size());
     number.name = body->begin()->is_string() ? body->begin()->get<std::string>()
                                              : fmt::format("number_{}", number.id);
+    number.name.insert(0, prefix_);
     number.kind = kind == "as_sym_int"     ? ValueKind::kInt
                   : kind == "as_sym_float" ? ValueKind::kFloat
                                            : ValueKind::kBool;

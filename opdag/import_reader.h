@@ -1,8 +1,10 @@
 // The reader behind import_graph: import.cpp drives it, import_signature.cpp reads inputs and
-// outputs, import_nodes.cpp nodes, import_arguments.cpp their arguments. Like import_json.h it
-// throws on a wrong structure; import_graph turns that into kCorrupt.
+// outputs, import_nodes.cpp nodes, import_arguments.cpp their arguments, import_inline.cpp graphs
+// within nodes. Like import_json.h it throws on a wrong structure; import_graph turns that into
+// kCorrupt.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -37,9 +39,11 @@ class Importer {
   Result<ValueId> add(Value value);
   Result<ValueId> lookup(const Json& argument);
   void detect_mode();
+  void warn_of_dead_loss();
   Result<Graph> finish();
 
   // Inputs, outputs, tied weights.
+  Status refuse_dynamic_inputs(const Json& module) const;
   Status read_inputs(const Json& module);
   Status read_leaf(const std::string& kind, const Json& body, const std::string& name);
   std::vector<std::string> names_of_outputs(const Json& module);
@@ -50,8 +54,20 @@ class Importer {
 
   // Nodes.
   Status read_nodes(const Json& nodes);
+  Status read_node(const Json& json, NodeId id);
   Status read_output(Node& node, const Json& output);
   std::string what(const Node& node, const std::string& name);
+
+  // Higher-order operators: their graph takes the node's place.
+  struct Region {
+    std::string op;
+    size_t graph = 0;  // which argument is its graph; the graph's inputs follow
+    bool on = true;    // of gradients or autocast
+  };
+  static std::optional<Region> region_of(const Json& json, const std::string& op);
+  Status inline_region(const Json& json, const Region& region);
+  Result<ValueId> detached(ValueId id);
+  Status inline_body(const Json& json, const Region& region, const std::vector<ValueId>& inputs);
 
   // Arguments.
   Error unsupported(const Node& node, std::string message);
@@ -65,7 +81,10 @@ class Importer {
   const ImportOptions& options_;
   Payloads weights_, constants_;
   const Json* metas_ = nullptr;
-  std::unordered_map<std::string, ValueId> ids_;
+  std::unordered_map<std::string, ValueId> ids_;  // by the names of the graph being read
+  std::string prefix_;                            // of the names of values of an inlined graph
+  int depth_ = 0;                                 // of graphs within graphs
+  bool gradients_off_ = false;                    // inside a region of torch.no_grad()
   NodeId next_id_ = 0;
   Graph graph_;
 };

@@ -18,6 +18,38 @@ bool overlap(const WeightRef& a, const WeightRef& b) {
 
 }  // namespace
 
+// All symbolic dimensions of the inputs at once, with the lines of the export call that made them.
+Status Importer::refuse_dynamic_inputs(const Json& module) const {
+  std::string what, entries, name_of_first;
+  for (const Json& spec : module.at("signature").at("input_specs")) {
+    const auto [kind, body] = union_member(spec);
+    if (kind != "user_input") continue;
+    const auto [arg_kind, arg] = union_member(body->at("arg"));
+    if (arg_kind != "as_tensor") continue;
+    const auto name = arg->at("name").get<std::string>();
+    const auto meta = metas_->find(name);
+    if (meta == metas_->end()) continue;
+    std::string dimensions;
+    const Json& sizes = meta->at("sizes");
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const auto [size_kind, size] = union_member(sizes[i]);
+      if (size_kind != "as_expr") continue;
+      const std::string symbol = symbol_name(size->at("expr_str").get<std::string>());
+      what += fmt::format("{}dimension {} of input '{}' ({})", what.empty() ? "" : ", ", i, name,
+                          symbol);
+      dimensions += fmt::format("{}{}: ...", dimensions.empty() ? "" : ", ", i);
+    }
+    if (dimensions.empty()) continue;
+    entries += fmt::format("{}\"{}\": {{{}}}", entries.empty() ? "" : ", ", name, dimensions);
+  }
+  if (what.empty()) return {};
+  return make_error(
+      Code::kRefused, fmt::format("dynamic shapes: {}; weft trains static shapes", what),
+      fmt::format("drop dynamic_shapes={{{}}} (the torch.export.Dim of these dimensions) from the "
+                  "torch.export.export call and give it example inputs of one micro-batch's shape",
+                  entries));
+}
+
 Status Importer::read_inputs(const Json& module) {
   for (const Json& spec : module.at("signature").at("input_specs")) {
     const auto [kind, body] = union_member(spec);

@@ -126,6 +126,21 @@ MODELS = {
 }
 
 
+def export(name, make, folder):
+    torch.manual_seed(7)
+    model, inputs = make()
+    model.train(not name.endswith("_eval"))
+    program = torch.export.export(model, (), inputs, strict=False)
+    torch.export.save(program, folder / f"{name}.pt2")
+    # Nested inputs are called as the export calls them.
+    leaves = torch.utils._pytree.tree_leaves(inputs)
+    names = program.graph_signature.user_inputs
+    named = {k: v for k, v in zip(names, leaves, strict=True) if isinstance(v, torch.Tensor)}
+    save_file({k: v.contiguous() for k, v in named.items()},
+              str(folder / f"{name}.inputs.safetensors"))
+    print(name, len(program.graph.nodes), "nodes", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", required=True, type=pathlib.Path)
@@ -133,14 +148,7 @@ def main():
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.names or MODELS:
-        torch.manual_seed(7)
-        model, inputs = MODELS[name]()
-        model.train(not name.endswith("_eval"))
-        program = torch.export.export(model, (), inputs, strict=False)
-        torch.export.save(program, options.out / f"{name}.pt2")
-        save_file({k: v.contiguous() for k, v in inputs.items()},
-                  str(options.out / f"{name}.inputs.safetensors"))
-        print(name, len(program.graph.nodes), "nodes", flush=True)
+        export(name, MODELS[name], options.out)
 
 
 if __name__ == "__main__":

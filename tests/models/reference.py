@@ -4,17 +4,22 @@
 Micro-batch i of the two of a step is NAME.inputs.safetensors rolled by i along the last dimension. All
 steps see the same two: with new ones every step Adam divides gradients that are all rounding by
 their own size, and a change of 1e-16 in PyTorch's own weights is one of 1e-5 after 8 steps of
-ResNet-18; with these it stays below 1e-7. NAME.f64.safetensors and NAME.f32.safetensors: `loss`, `grad.<name>` of the first
-step, `loss_of_first`, the loss of its first micro-batch alone. In float64 also `param.<name>`,
-`buffer.<name>` after 20 steps of AdamW (lr 1e-3, betas 0.9 0.999, eps 1e-8, weight decay 0.01 on
-tensors of two or more dimensions).
+ResNet-18; with these it stays below 1e-7.
+
+NAME.f64.safetensors and NAME.f32.safetensors: `loss`, `grad.<name>` and `updated.<name>` of the
+first step, `loss_of_first`, the loss of its first micro-batch alone. In float64 with training also
+`param.<name>`, `buffer.<name>` after 20 steps of AdamW (lr 1e-3, betas 0.9 0.999, eps 1e-8, weight
+decay 0.01 on tensors of two or more dimensions).
 With --device cuda the same is computed on the card, into NAME.f64.cuda.safetensors and so on.
 Usage: reference.py --dir DIR [--device cuda] [name ...]
 """
 import argparse
+import json
 import pathlib
+import zipfile
 
 import torch
+import torch.utils._pytree
 import transformers.modeling_outputs  # noqa: F401  registers the output classes of its models
 from safetensors.torch import load_file, save_file
 from torch.export.passes import move_to_device_pass
@@ -23,17 +28,52 @@ STEPS, MICRO_BATCHES = 20, 2
 NAMES = ["gpt2", "llama", "resnet18", "skips", "gpt2_eval"]
 
 
-def load(path, dtype, device):
-    program = torch.export.load(path)
-    if device != "cpu":
-        program = move_to_device_pass(program, device)
-    module = program.module()
-    for node in module.graph.nodes:  # dtype arguments and constants follow the promotion
+class Program:
+    """An exported program to run in `dtype`; all its float32 tensors follow, dtype arguments too."""
+
+    def __init__(self, path, dtype, device):
+        program = torch.export.load(path)
+        self.spec, self.names = program.call_spec.in_spec, program.graph_signature.user_inputs
+        if device != "cpu":
+            program = move_to_device_pass(program, device)
+        self.module = program.module()
         if dtype == torch.float64:
-            node.args = torch.fx.node.map_aggregate(node.args, promote)
-            node.kwargs = torch.fx.node.map_aggregate(node.kwargs, promote)
-    module.recompile()
-    return module.to(dtype)
+            self.widen()
+        self.names_of = tied_names(path)
+
+    def widen(self):
+        graphs = [m for m in self.module.modules() if isinstance(m, torch.fx.GraphModule)]
+        for graph_module in graphs:
+            for node in graph_module.graph.nodes:
+                node.args = torch.fx.node.map_aggregate(node.args, promote)
+                node.kwargs = torch.fx.node.map_aggregate(node.kwargs, promote)
+            graph_module.recompile()
+        wide = {}
+        for owner in self.module.modules():
+            for held in (owner._parameters, owner._buffers, owner.__dict__):
+                for key, tensor in held.items():
+                    if isinstance(tensor, torch.Tensor):
+                        held[key] = wide.setdefault(id(tensor), widened(tensor))
+
+    def __call__(self, inputs):
+        leaves = [inputs.get(name) if isinstance(name, str) else name for name in self.names]
+        args, kwargs = torch.utils._pytree.tree_unflatten(leaves, self.spec)
+        return self.module(*args, **kwargs)
+
+    def parameters(self):
+        return dict(self.module.named_parameters(remove_duplicate=False))
+
+    def trained_name(self, key, grads):
+        """An exported module reads a tied weight by one of its names."""
+        names = [key, *self.names_of.get(key, [])]
+        return next((name for name in names if name in grads), key)
+
+
+def widened(tensor):
+    wide = cast(tensor.detach(), torch.float64)
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(wide, tensor.requires_grad)
+    return wide
 
 
 def promote(argument):
@@ -49,65 +89,81 @@ def loss_of(output):
 
 
 def cast(tensor, dtype):
+    """float32 becomes `dtype`, complex64 the complex type beside it."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128 if dtype == torch.float64 else torch.complex64)
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def tied_names(named):
-    """Names of a weight, for each name: an export lists a tied weight once a name, with equal values."""
-    return {
-        key: [other for other, q in named.items()
-              if p.shape == q.shape and p.numel() > 1 and p.dim() > 1 and torch.equal(p, q)]
-        or [key] for key, p in named.items()
-    }
+def tied_names(path):
+    """All names of a weight, for each name: tied ones share a file of the archive."""
+    archive = zipfile.ZipFile(path)
+    config = next(n for n in archive.namelist() if n.endswith("weights/model_weights_config.json"))
+    files = {k: v["path_name"] for k, v in json.loads(archive.read(config))["config"].items()}
+    return {key: [k for k, v in files.items() if v == file] for key, file in files.items()}
 
 
-def trained_name(key, names, grads):
-    return next((name for name in names[key] if name in grads), key)
-
-
-def step(module, inputs):
+def step(program, inputs):
     """Forward and backward of a step's micro-batches; their losses. Gradients are of the mean."""
     losses = []
     for i in range(MICRO_BATCHES):
         rolled = {k: torch.roll(v, i, -1) if v.dim() else v for k, v in inputs.items()}
-        loss = loss_of(module(**rolled))
+        loss = loss_of(program(rolled))
         (loss / MICRO_BATCHES).backward()
         losses.append(loss.detach())
     return torch.stack(losses)
 
 
-def run(folder, name, dtype, suffix, device):
+def train(program, inputs, grads):
+    named = program.parameters()
+    unique = [p for p in {id(p): p for p in named.values()}.values() if p.requires_grad]
+    optimizer = torch.optim.AdamW(
+        [{"params": [p for p in unique if p.dim() >= 2], "weight_decay": 0.01},
+         {"params": [p for p in unique if p.dim() < 2], "weight_decay": 0.0}], lr=1e-3)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        step(program, inputs)
+        optimizer.step()
+    result = {f"param.{key}": named[program.trained_name(key, grads)].detach() for key in named}
+    for key, buffer in program.module.named_buffers(remove_duplicate=False):
+        result[f"buffer.{key}"] = buffer.detach()
+    return result
+
+
+def run(folder, name, dtype, suffix, device, training):
     path = folder / f"{name}.pt2"
     inputs = load_file(folder / f"{name}.inputs.safetensors")
     inputs = {k: cast(v, dtype).to(device) for k, v in inputs.items()}
-    module = load(path, dtype, device)
-    losses = step(module, inputs)
+    torch.set_default_dtype(dtype)  # tensors the graph makes of nothing
+    program = Program(path, dtype, device)
+    before = {k: v.clone() for k, v in program.module.named_buffers()}
+    losses = step(program, inputs)
     result = {"loss": losses.mean(), "loss_of_first": losses[0]}
-    named = dict(module.named_parameters(remove_duplicate=False))
-    grads = {k: p.grad.clone() for k, p in named.items() if p.grad is not None}
-    module = load(path, dtype, device)
-    named = dict(module.named_parameters(remove_duplicate=False))
-    names = tied_names(named)
-    for key in named:  # an exported module reads a tied weight by one of its names
-        trained = trained_name(key, names, grads)
+    grads = {k: p.grad.clone() for k, p in program.parameters().items() if p.grad is not None}
+    for key in program.parameters():
+        trained = program.trained_name(key, grads)
         if trained in grads:
             result[f"grad.{key}"] = grads[trained]
-    if dtype == torch.float64:
-        unique = list({id(p): p for p in named.values()}.values())
-        optimizer = torch.optim.AdamW(
-            [{"params": [p for p in unique if p.dim() >= 2], "weight_decay": 0.01},
-             {"params": [p for p in unique if p.dim() < 2], "weight_decay": 0.0}], lr=1e-3)
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            step(module, inputs)
-            optimizer.step()
-        for key in named:
-            result[f"param.{key}"] = named[trained_name(key, names, grads)].detach().clone()
-        for key, buffer in module.named_buffers(remove_duplicate=False):
-            result[f"buffer.{key}"] = buffer.detach().clone()
-    save_file({k: v.cpu().contiguous().clone() for k, v in result.items()},
+    for key, buffer in program.module.named_buffers():
+        if not torch.equal(buffer, before[key]):
+            result[f"updated.{key}"] = buffer.detach()
+    if training and dtype == torch.float64:
+        result |= train(Program(path, dtype, device), inputs, grads)
+    torch.set_default_dtype(torch.float32)
+    save_file({k: real(v).cpu().contiguous().clone() for k, v in result.items()},
               str(folder / f"{name}.{suffix}.safetensors"))
     print(name, suffix, float(result["loss"]), flush=True)
+
+
+def real(tensor):
+    """safetensors has no complex128: a complex tensor is stored as pairs of its parts."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def compare_with(folder, name, device, training):
+    where = "" if device == "cpu" else f".{device}"
+    run(folder, name, torch.float64, f"f64{where}", device, training)
+    run(folder, name, torch.float32, f"f32{where}", device, training)
 
 
 def main():
@@ -118,9 +174,7 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in options.names:
-        where = "" if options.device == "cpu" else f".{options.device}"
-        run(options.dir, name, torch.float64, f"f64{where}", options.device)
-        run(options.dir, name, torch.float32, f"f32{where}", options.device)
+        compare_with(options.dir, name, options.device, training=True)
 
 
 if __name__ == "__main__":

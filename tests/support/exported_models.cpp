@@ -2,8 +2,11 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
-#include <filesystem>
+#include <limits>
+#include <vector>
 
 #include "executor/check_inputs.h"
 #include "job/safetensors.h"
@@ -21,23 +24,41 @@ std::string from_environment(const char* name, const std::string& otherwise) {
   return value != nullptr && *value != '\0' ? value : otherwise;
 }
 
-fs::path make_models(const std::string& device) {
+fs::path make_models(const std::string& set, const std::string& device) {
   const std::string given = from_environment("WEFT_MODELS", "");
-  if (!given.empty()) return given;
-  const fs::path made = fs::path(::testing::TempDir()) / ("weft_models_" + device);
+  if (!given.empty()) return fs::path(given) / set;
+  const fs::path made = fs::path(::testing::TempDir()) / ("weft_models_" + device) / set;
   const fs::path source = from_environment("WEFT_SOURCE_DIR", ".");
   const fs::path own = source / ".venv/bin/python";
   const std::string python =
       from_environment("WEFT_PYTHON", fs::exists(own) ? own.string() : "python3");
-  const std::string scripts = (source / "tests/models").string();
-  const std::string commands = python + " " + scripts + "/export_models.py --out " + made.string() +
-                               " && " + python + " " + scripts + "/reference.py --device " +
-                               device + " --dir " + made.string();
+  const std::string scripts = python + " " + (source / "tests/models").string();
+  const std::string folder = made.string() + " --device " + device;
+  const std::string commands = set == "zoo"
+                                   ? scripts + "/zoo.py --out " + folder
+                                   : scripts + "/export_models.py --out " + made.string() + " && " +
+                                         scripts + "/reference.py --dir " + folder;
   if (std::system(commands.c_str()) != 0) throw std::runtime_error("the scripts failed");
   return made;
 }
 
-fs::path folder_made;  // NOLINT: by the first load of this process
+// NAME, or zoo/NAME: the file's path without its ending. Models are made by the first call.
+fs::path stem_of(const std::string& name, const std::string& device) {
+  static std::map<std::string, fs::path> made;  // by kind
+  const size_t slash = name.find('/');
+  const std::string set = slash == std::string::npos ? "" : name.substr(0, slash);
+  if (!made.contains(set)) made[set] = make_models(set, device);
+  return made[set] / (slash == std::string::npos ? name : name.substr(slash + 1));
+}
+
+at::Tensor parts(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values.at(values.size() / 2);
+}
 
 opdag::Partition cut_into(const opdag::Graph& graph, const RunSpec& spec) {
   Rng rng(derive_seed({spec.cut_seed, static_cast<uint64_t>(spec.stages)}));
@@ -49,22 +70,26 @@ opdag::Partition cut_into(const opdag::Graph& graph, const RunSpec& spec) {
 
 }  // namespace
 
+fs::path exported(const std::string& name, const std::string& device) {
+  return stem_of(name, device).string() + ".pt2";
+}
+
 Model load(const std::string& name, bool f64, const std::string& device) {
   at::set_num_threads(1);
-  if (folder_made.empty()) folder_made = make_models(device);
-  auto archive = must(opdag::Archive::open(folder_made / (name + ".pt2")));
+  auto archive = must(opdag::Archive::open(exported(name, device)));
   Model model;
   model.graph = must(opdag::prune_to(must(opdag::import_graph(archive)), {}));
   if (f64) model.graph = must(opdag::promote_f64(model.graph));
   model.weights = [archive](const opdag::WeightRef& ref) { return archive.entry(ref.path); };
   model.inputs =
-      must(inputs_from_file(model.graph, (folder_made / (name + ".inputs.safetensors")).string()));
+      must(inputs_from_file(model.graph, stem_of(name, device).string() + ".inputs.safetensors"));
   return model;
 }
 
 Tensors reference(const std::string& name, const std::string& kind) {
   Tensors result;
-  const auto file = must(job::read_safetensors(folder_made / (name + "." + kind + ".safetensors")));
+  const auto file =
+      must(job::read_safetensors(stem_of(name, "cpu").string() + "." + kind + ".safetensors"));
   for (const auto& [key, view] : file.tensors) result[key] = must(tensor_of(view)).to(at::kDouble);
   return result;
 }
@@ -78,7 +103,9 @@ Tensors part_of(const Tensors& all, const std::string& prefix) {
 }
 
 double difference(const at::Tensor& truth, const at::Tensor& found) {
-  const at::Tensor a = truth.to(at::kCPU, at::kDouble), b = found.to(at::kCPU, at::kDouble);
+  const at::Tensor a = parts(truth).to(at::kCPU, at::kDouble);
+  const at::Tensor b = parts(found).to(at::kCPU, at::kDouble);
+  if (a.sizes() != b.sizes()) return std::numeric_limits<double>::infinity();
   if (a.numel() == 0) return 0;
   const double scale = a.abs().max().item<double>();
   const double gap = (a - b).abs().max().item<double>();
@@ -114,6 +141,7 @@ Computed differentiate(const Model& model, RunSpec spec) {
   Computed computed;
   computed.loss = must(cluster->step(0)).loss;
   computed.gradients = cluster->gradients();
+  computed.state = cluster->state();
   return computed;
 }
 
@@ -122,6 +150,37 @@ Tensors train(const Model& model, const RunSpec& spec, int64_t steps) {
   const auto cluster = cluster_of(model, spec, feed);
   for (int64_t step = 0; step < steps; ++step) must(cluster->step(step));
   return cluster->state();
+}
+
+void expect_equals_f64(const Computed& found, const Tensors& truth) {
+  const double loss = truth.at("loss").item<double>();
+  EXPECT_LE(std::abs(found.loss - loss), 1e-10 * std::abs(loss));
+  const Tensors gradients = part_of(truth, "grad.");
+  EXPECT_EQ(gradients.size(), found.gradients.size());
+  for (const auto& [name, tensor] : gradients) {
+    ASSERT_TRUE(found.gradients.contains(name)) << name;
+    EXPECT_LE(difference(tensor, found.gradients.at(name)), 1e-10) << name;
+  }
+}
+
+void expect_as_near_as_torch(const Computed& found, const Tensors& truth, const Tensors& torch32) {
+  const double loss = truth.at("loss").item<double>();
+  // PyTorch's number may be right to the last bit by luck: for the loss one rounding of float32 is
+  // allowed, for a gradient the usual noise of this model's gradients.
+  const double loss_noise = std::max(std::abs(torch32.at("loss").item<double>() - loss),
+                                     std::abs(loss) * std::numeric_limits<float>::epsilon());
+  EXPECT_LE(std::abs(found.loss - loss), 3 * loss_noise);
+  std::map<std::string, double> noise;
+  std::vector<double> all;
+  for (const auto& [name, tensor] : part_of(torch32, "grad.")) {
+    all.push_back(noise[name] = difference(truth.at("grad." + name), tensor));
+  }
+  const double usual = median(all);
+  ASSERT_EQ(found.gradients.size(), noise.size());
+  for (const auto& [name, tensor] : found.gradients) {
+    EXPECT_LE(difference(truth.at("grad." + name), tensor), 3 * std::max(noise.at(name), usual))
+        << name;
+  }
 }
 
 void expect_same_bits(const Tensors& truth, const Tensors& found) {

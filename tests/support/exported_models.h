@@ -1,11 +1,12 @@
-// Models exported by plain PyTorch (tests/models/export_models.py) with PyTorch's own numbers beside
-// them (tests/models/reference.py), and one way to run them under any cut on any device.
+// Models exported by plain PyTorch (tests/models/export_models.py) with PyTorch's own numbers
+// beside them (tests/models/reference.py), and one way to run them under any cut on any device.
 //
 // Environment: WEFT_MODELS reuses a folder made before, WEFT_PYTHON names the Python.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -37,14 +38,17 @@ struct Model {
   Tensors inputs;
 };
 
-// The first call exports every model and lets PyTorch compute, on `device` too if not the CPU.
+// The file of a model. The first call exports every model of its kind and lets PyTorch compute, on
+// `device` too if not the CPU.
+std::filesystem::path exported(const std::string& name, const std::string& device = "cpu");
 Model load(const std::string& name, bool f64, const std::string& device = "cpu");
 // NAME.KIND.safetensors of reference.py: kind is f64, f32, f64.cuda or f32.cuda.
 Tensors reference(const std::string& name, const std::string& kind);
 // The tensors whose names start with a prefix, without it.
 Tensors part_of(const Tensors& all, const std::string& prefix);
 
-// The largest difference, relative to the largest magnitude of the truth.
+// The largest difference, relative to the largest magnitude of the truth. Complex tensors may stand
+// for themselves or as pairs of their parts.
 double difference(const at::Tensor& truth, const at::Tensor& found);
 
 // Micro-batches that differ, the same ones every step: the model's inputs, rolled along the last
@@ -76,12 +80,17 @@ std::unique_ptr<LocalCluster> cluster_of(const Model& model, const RunSpec& spec
 struct Computed {
   double loss = 0;
   Tensors gradients;
+  Tensors state{};  // after the step
 };
-// One step's forward and backward.
+// One step.
 Computed differentiate(const Model& model, RunSpec spec);
 // State after some steps of AdamW.
 Tensors train(const Model& model, const RunSpec& spec, int64_t steps = kSteps);
 
+// Loss and every gradient of reference.py's float64 up to 1e-10.
+void expect_equals_f64(const Computed& found, const Tensors& truth);
+// In float32 no further from that truth than three times PyTorch's own float32 (or one rounding).
+void expect_as_near_as_torch(const Computed& found, const Tensors& truth, const Tensors& torch32);
 void expect_same_bits(const Tensors& truth, const Tensors& found);
 
 }  // namespace weft::executor::testing

@@ -1,7 +1,6 @@
 // The executor against PyTorch itself, on models exported by plain PyTorch: one stage and several,
 // over random legal cuts and both schedules, on micro-batches that all differ.
 #include <cmath>
-#include <limits>
 
 #include "opdag/derive.h"
 #include "tests/support/exported_models.h"
@@ -10,17 +9,6 @@ namespace weft::executor::testing {
 namespace {
 
 class Equality : public ::testing::TestWithParam<std::string> {};
-
-void expect_equals_f64(const Computed& found, const Tensors& truth) {
-  const double loss = truth.at("loss").item<double>();
-  EXPECT_LE(std::abs(found.loss - loss), 1e-10 * std::abs(loss));
-  const Tensors gradients = part_of(truth, "grad.");
-  EXPECT_EQ(gradients.size(), found.gradients.size());
-  for (const auto& [name, tensor] : gradients) {
-    ASSERT_TRUE(found.gradients.contains(name)) << name;
-    EXPECT_LE(difference(tensor, found.gradients.at(name)), 1e-10) << name;
-  }
-}
 
 TEST_P(Equality, LossAndGradientsInFloat64) {
   const Model model = load(GetParam(), true);
@@ -60,38 +48,17 @@ TEST_P(Equality, ParametersAfterTwentyStepsOfAdamW) {
   }
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.at(values.size() / 2);
-}
-
 TEST_P(Equality, Float32IsAsNearToTheTruthAsPyTorch) {
   const Model model = load(GetParam(), false);
   const auto truth = reference(GetParam(), "f64");
   const auto torch32 = reference(GetParam(), "f32");
-  const double loss = truth.at("loss").item<double>();
-  // PyTorch's number may be right to the last bit by luck: for the loss one rounding of float32 is
-  // allowed, for a gradient the usual noise of this model's gradients.
-  const double loss_noise = std::max(std::abs(torch32.at("loss").item<double>() - loss),
-                                     std::abs(loss) * std::numeric_limits<float>::epsilon());
-  std::map<std::string, double> noise;
-  std::vector<double> all;
-  for (const auto& [name, tensor] : part_of(torch32, "grad.")) {
-    all.push_back(noise[name] = difference(truth.at("grad." + name), tensor));
-  }
-  const double usual = median(all);
   for (int32_t stages = 1; stages <= 5; ++stages) {
     SCOPED_TRACE(stages);
-    const Computed found = differentiate(model, {.stages = stages,
-                                                 .schedule = stages % 2 == 0 ? k1F1B : kGPipe,
-                                                 .precision = Precision::kFp32,
-                                                 .cut_seed = 29});
-    EXPECT_LE(std::abs(found.loss - loss), 3 * loss_noise);
-    ASSERT_EQ(found.gradients.size(), noise.size());
-    for (const auto& [name, tensor] : found.gradients) {
-      EXPECT_LE(difference(truth.at("grad." + name), tensor), 3 * std::max(noise.at(name), usual))
-          << name;
-    }
+    expect_as_near_as_torch(differentiate(model, {.stages = stages,
+                                                  .schedule = stages % 2 == 0 ? k1F1B : kGPipe,
+                                                  .precision = Precision::kFp32,
+                                                  .cut_seed = 29}),
+                            truth, torch32);
   }
 }
 

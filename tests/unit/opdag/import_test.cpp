@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/support/pt2_model.h"
 
@@ -78,13 +79,101 @@ TEST(Import, DynamicShapesAreRefusedByDimension) {
   Model model;
   model.value("x")["sizes"][0] = {{"as_expr", {{"expr_str", "s77"}, {"hint", nullptr}}}};
   const auto graph = model.import();
-  expect_error(graph, Code::kRefused, "dimension 0 of input 'x' is dynamic (s77)");
+  expect_error(graph, Code::kRefused, "dimension 0 of input 'x' (s77)");
+  EXPECT_THAT(graph.error().next, HasSubstr("drop dynamic_shapes={\"x\": {0: ...}}"));
   EXPECT_THAT(graph.error().next, HasSubstr("torch.export.Dim"));
 
   Model sizes;
   sizes.nodes()[2]["inputs"][1] =
       argument("size", {{"as_sym_ints", {{{"as_int", 2}}, {{"as_name", "s0"}}}}});
   expect_error(sizes.import(), Code::kRefused, "is dynamic");
+}
+
+// What linear makes goes through a region whose graph takes the relu and the dropout in.
+Model with_region(const std::string& op, const Json& options) {
+  Model model;
+  Json nodes = model.nodes();
+  Json body = {{"inputs", {tensor("inner")}},
+               {"outputs", {tensor("linear")}},
+               {"nodes", Json::array()},
+               {"tensor_values", {{"inner", meta({2, 3})}, {"linear", meta({2, 3})}}}};
+  body["nodes"].push_back(node("torch.ops.aten.sin.default", {argument("self", tensor("inner"))},
+                               {tensor("linear")}));  // a name of the outer graph, too
+  Json inputs = options;
+  inputs.push_back(argument("", {{"as_graph", {{"name", "submod_1"}, {"graph", body}}}}));
+  inputs.push_back(argument("", tensor("linear")));
+  nodes[4] = node("torch.ops.higher_order." + op, inputs, {tensor("dropout")});
+  model.nodes() = nodes;
+  return model;
+}
+
+std::vector<std::string> ops_of(const Graph& graph) {
+  std::vector<std::string> ops;
+  for (const Node& node : graph.nodes) ops.push_back(node.op);
+  return ops;
+}
+
+TEST(Import, RegionsAreFlattened) {
+  const Json off = {argument("", {{"as_bool", false}})}, on = {argument("", {{"as_bool", true}})};
+  const auto no_grad = with_region("wrap_with_set_grad_enabled", off).import();
+  ASSERT_TRUE(no_grad.ok()) << no_grad.error().text();
+  EXPECT_THAT(ops_of(*no_grad), ::testing::IsSupersetOf({"aten::detach", "aten::sin"}));
+  const auto grad = with_region("wrap_with_set_grad_enabled", on).import();
+  ASSERT_TRUE(grad.ok()) << grad.error().text();
+  EXPECT_THAT(ops_of(*grad), ::testing::Not(::testing::Contains("aten::detach")));
+  const auto checkpoint = with_region("tag_activation_checkpoint", Json::array()).import();
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().text();
+  EXPECT_EQ(ops_of(*checkpoint), ops_of(*grad));
+  std::set<NodeId> ids;
+  for (const Node& node : no_grad->nodes) EXPECT_TRUE(ids.insert(node.id).second);
+  const Json autocast = {argument("", {{"as_string", "cpu"}}),
+                         argument("", {{"as_scalar_type", 13}}), argument("", {{"as_bool", false}}),
+                         argument("", {{"as_bool", false}})};
+  const auto without = with_region("wrap_with_autocast", autocast).import();
+  ASSERT_TRUE(without.ok()) << without.error().text();
+  EXPECT_THAT(without->warnings.at(0), HasSubstr("autocast"));
+  Json with = autocast;
+  with[2] = on[0];
+  expect_error(with_region("wrap_with_autocast", with).import(), Code::kRefused, "autocast");
+}
+
+TEST(Import, DamagedRegions) {
+  const Json off = {argument("", {{"as_bool", false}})};
+  const auto graph_of = [](Model& model) -> Json& {
+    return model.nodes()[4]["inputs"][1]["arg"]["as_graph"]["graph"];
+  };
+  Model inputs = with_region("wrap_with_set_grad_enabled", off);
+  graph_of(inputs)["inputs"] = Json::array();
+  expect_error(inputs.import(), Code::kCorrupt, "takes 0 inputs and is given 1");
+  Model outputs = with_region("wrap_with_set_grad_enabled", off);
+  graph_of(outputs)["outputs"] = Json::array();
+  expect_error(outputs.import(), Code::kCorrupt, "makes 0 tensors");
+  Model dangling = with_region("wrap_with_set_grad_enabled", off);
+  graph_of(dangling)["outputs"][0] = tensor("p_w");  // of the outer graph
+  expect_error(dangling.import(), Code::kCorrupt, "'p_w' is made by nothing");
+  Model deep = with_region("tag_activation_checkpoint", Json::array());
+  for (int depth = 0; depth < 9; ++depth) {
+    Json outer = {{"inputs", {tensor("inner")}},
+                  {"outputs", {tensor("linear")}},
+                  {"nodes", {deep.nodes()[4]}},
+                  {"tensor_values", {{"inner", meta({2, 3})}}}};
+    outer["nodes"][0]["outputs"] = {tensor("linear")};
+    outer["nodes"][0]["inputs"][1] = argument("", tensor("inner"));
+    deep.nodes()[4]["inputs"][0] = argument("", {{"as_graph", {{"name", "s"}, {"graph", outer}}}});
+  }
+  EXPECT_FALSE(deep.import().ok());  // the JSON's depth, or that of the graphs
+}
+
+TEST(Import, LossWithoutGradientWarns) {
+  const Json off = {argument("", {{"as_bool", false}})};
+  Model model = with_region("wrap_with_set_grad_enabled", off);
+  ASSERT_TRUE(model.import()->warnings.empty());  // the second linear has a gradient
+  model.value("p_v") = meta({3, 3});              // frozen
+  model.weights["v"] = payload("weight_2", meta({3, 3}));
+  model.files["weight_2"] = std::string(36, 'v');
+  const auto graph = model.import();
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  EXPECT_THAT(graph->warnings.at(0), HasSubstr("no trainable parameter"));
 }
 
 TEST(Import, CorruptArchives) {
