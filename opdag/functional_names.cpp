@@ -24,6 +24,7 @@ std::pair<std::string_view, std::string_view> split_overload(std::string_view op
 }
 
 std::string without_underscore(std::string_view op) {
+  if (op == "aten::transpose_") return "aten::transpose.int";
   const auto [base, overload] = split_overload(op);
   if (is_augmented(base)) {
     return fmt::format("aten::__{}{}", base.substr(sizeof("aten::__i") - 1), overload);

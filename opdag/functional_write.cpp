@@ -71,6 +71,12 @@ ValueId Rewriter::computed(Node node, const Node& original, ValueId self) {
       argument.name = "input";
     }
   }
+  if (node.op == "aten::bernoulli.p") {
+    // The in-place form has a default of its own, and no gradient reaches what it overwrites.
+    if (node.find("p") == nullptr) node.arguments.push_back({"p", 0.5});
+    auto& input = std::get<ValueArg>(node.arguments.front().value);
+    input.id = make("aten::detach", {{"self", input}}, graph_.value(self).name, meta(input.id));
+  }
   TensorMeta out = meta(self);
   out.strides = dense_strides(out);
   out.storage_offset = 0;

@@ -108,15 +108,25 @@ std::optional<double> elements_asked(const NodeView& view) {
     if (std::isnan(end) || step == 0) return std::nullopt;
     return std::max(0.0, std::ceil((end - start) / step));
   }
+  if (base == "range") {
+    const double step = view.number("step").value_or(1);
+    if (step == 0) return std::nullopt;
+    return std::floor((view.number("end").value_or(0) - view.number("start").value_or(0)) / step) +
+           1;
+  }
   if (base == "linspace" || base == "logspace") return view.number("steps");
+  if (base.ends_with("_window")) return view.number("window_length");
+  if (base == "fft_fftfreq") return view.number("n");
+  if (base == "fft_rfftfreq") return std::floor(view.number("n").value_or(0) / 2) + 1;
+  if (base == "histc") return view.number("bins").value_or(100);
   if (base == "randperm") return view.number("n");
   if (base == "eye") {
     const auto n = view.number("n");
     return n ? std::optional(*n * view.number("m").value_or(*n)) : std::nullopt;
   }
-  constexpr std::array<std::string_view, 10> kSized = {
-      "full",    "zeros",     "ones",     "rand",     "randn",
-      "randint", "new_zeros", "new_ones", "new_full", "broadcast_to"};
+  constexpr std::array<std::string_view, 11> kSized = {
+      "full",      "zeros",    "ones",     "rand",         "randn",      "randint",
+      "new_zeros", "new_ones", "new_full", "broadcast_to", "expand_copy"};
   if (one_of(base, kSized)) return product(view.integers("size"));
   if (base == "repeat") {
     const auto times = product(view.integers("repeats"));
@@ -229,6 +239,20 @@ Status check_values(const NodeView& view, const OpInfo& info) {
   }
   if (base == "slice" && view.integer("step").value_or(1) < 1) {
     return wrong(view, fmt::format("step is {}", *view.integer("step")));
+  }
+  if (base.starts_with("fft_") || base == "linalg_vander") {
+    // Lengths that pad: of one dimension, or of each transformed one.
+    const auto padded = product(view.integers(view.node().find("s") != nullptr   ? "s"
+                                              : view.node().find("N") != nullptr ? "N"
+                                                                                 : "n"));
+    if (padded && *padded > kMaxElements) {
+      return large(view, fmt::format("pads to {:.3g} elements", *padded));
+    }
+  }
+  if (base == "mvlgamma" || base == "special_multigammaln") {
+    if (const int64_t p = view.integer("p").value_or(1); p < 1 || p > kMaxWindow) {
+      return wrong(view, fmt::format("p is {}; 1 to {} are allowed", p, kMaxWindow));
+    }
   }
   if (base == "einsum") {
     const auto points = view.einsum_points();
