@@ -110,7 +110,8 @@ void Assignment::spawn_worker(job::WorkerSpec spec) {
         events->post([weak, status] {
           if (auto self = weak.lock()) self->on_exit(status);
         });
-      });
+      },
+      env_.jail);
   if (!worker.ok()) return fail(worker.error());
   worker_ = std::move(*worker);
   worker_heard_ms_ = env_.clock->monotonic_ms();

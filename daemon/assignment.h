@@ -34,6 +34,7 @@ struct AssignmentEnvironment {
   const Clock* clock = nullptr;
   os::Path work_root;
   std::string worker_program;
+  std::string jail = "auto";  // see base/os/jail.h
   std::string device;
   int32_t threads = 1;
   std::string listen_host, advertise_host;

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/os/jail.h"
 #include "base/os/notify.h"
 #include "base/os/process.h"
 #include "base/os/signals.h"
@@ -230,6 +231,7 @@ class ServiceImpl final : public Service {
     env.worker_program = config_.text("worker");
     if (env.worker_program.empty())
       env.worker_program = (os::program_dir() / "weft-worker").string();
+    env.jail = config_.text("jail");
     env.device = facts_.device();
     env.threads = static_cast<int32_t>(config_.integer("threads"));
     if (env.threads == 0) env.threads = os::hardware_cores();
@@ -325,6 +327,10 @@ class ServiceImpl final : public Service {
 
 Result<std::unique_ptr<Service>> Service::create(const Config& config, Membership member) {
   const os::Path state = config.text("state_dir");
+  if (!os::jail_mode_from_name(config.text("jail"))) {
+    return make_error(Code::kInvalid, fmt::format("the setting jail is {}", config.text("jail")),
+                      "set it to auto, required or off");
+  }
   // Work of a previous life: its workers died with it.
   WEFT_TRY_STATUS(os::remove_all(state / "work"));
   WEFT_TRY(net::BlobStore blobs, net::BlobStore::open(state / "blobs"));

@@ -21,6 +21,9 @@ Config make_config() {
           {"device", kString, "auto", "auto, cpu or cuda:N"},
           {"threads", kInt, "0", "compute threads of a worker; 0: every core", 0, 4096},
           {"worker", kPath, "", "the weft-worker program; beside weftd if empty"},
+          {"jail", kString, "auto",
+           "what a worker gives up before it reads a job's files: auto (what the kernel offers), "
+           "required (no worker without all of it) or off"},
           {"worker_silent_ms", kInt, "10000", "a worker silent that long is killed", 1000, 3600000},
           {"link_timeout_ms", kInt, "15000", "a data link silent or down that long is dead", 1000,
            3600000},

@@ -55,9 +55,10 @@ WorkerProcess::WorkerProcess(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start(const std::string& program,
                                                             const os::Path& spec_file,
                                                             const os::Path& log_file,
-                                                            OnEvent on_event, OnExit on_exit) {
+                                                            OnEvent on_event, OnExit on_exit,
+                                                            const std::string& jail) {
   os::SpawnOptions options;
-  options.argv = {program, "run", "--spec", spec_file.string()};
+  options.argv = {program, "run", "--spec", spec_file.string(), "--jail", jail};
   options.stderr_file = log_file;
   options.pipe_stdio = true;
   options.ignore_stop_signals = true;  // from its first instruction on

@@ -22,7 +22,8 @@ class WorkerProcess {
   static Result<std::unique_ptr<WorkerProcess>> start(const std::string& program,
                                                       const os::Path& spec_file,
                                                       const os::Path& log_file, OnEvent on_event,
-                                                      OnExit on_exit);
+                                                      OnExit on_exit,
+                                                      const std::string& jail = "auto");
   // Kills what still runs and reaps it.
   ~WorkerProcess();
 

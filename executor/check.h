@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/os/jail.h"
 #include "base/result.h"
 
 namespace weft::executor {
@@ -60,6 +61,6 @@ std::string report_to_text(const CheckReport& report);
 //   [--grads F] [-o json]; argv[0] is "check".
 // Exit: 0 equal, 1 not equal, 3 refused or unusable (JSON {code, node, operator, message, next}
 // with -o json), 2 wrong usage.
-int check_command(int argc, char** argv);
+int check_command(int argc, char** argv, os::JailMode jail);
 
 }  // namespace weft::executor

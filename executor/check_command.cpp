@@ -9,6 +9,8 @@
 #include "executor/aten.h"
 #include "executor/check.h"
 
+#include "executor/worker_jail.h"
+
 namespace weft::executor {
 namespace {
 
@@ -126,13 +128,27 @@ std::string report_to_text(const CheckReport& report) {
   return text;
 }
 
-int check_command(int argc, char** argv) {
+namespace {
+
+// The model is a stranger's file, and what it computes with too.
+Result<CheckReport> check_jailed(const CheckOptions& options, os::JailMode jail) {
+  std::vector<os::Path> write;
+  if (!options.grads.empty()) {
+    write.push_back(std::filesystem::absolute(options.grads).parent_path());
+  }
+  WEFT_TRY_STATUS(enter_command_jail(jail, {options.model, options.inputs}, write));
+  return check_model(options);
+}
+
+}  // namespace
+
+int check_command(int argc, char** argv, os::JailMode jail) {
   const auto options = parse(argc, argv);
   if (!options.ok()) {
     fmt::print(stderr, "weft model check: {}\n{}", options.error().message, kUsage);
     return kUsageError;
   }
-  const auto report = check_model(*options);
+  const auto report = check_jailed(*options, jail);
   if (!report.ok()) {
     const Error& error = report.error();
     if (options->json) {

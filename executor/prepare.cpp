@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/os/file.h"
+#include "executor/worker_jail.h"
 #include "job/plan.h"
 #include "opdag/cut.h"
 #include "opdag/derive.h"
@@ -131,13 +132,15 @@ Status prepare(const Options& options) {
 
 }  // namespace
 
-int prepare_command(int argc, char** argv) {
+int prepare_command(int argc, char** argv, os::JailMode jail) {
   const auto options = parse(argc, argv);
   if (!options) {
     fmt::print(stderr, "weft-worker prepare: {}\n", options.error().text());
     return 2;
   }
-  const auto done = prepare(*options);
+  auto done = os::make_directories(options->out);
+  if (done) done = enter_command_jail(jail, {options->model, options->eval_model}, {options->out});
+  if (done) done = prepare(*options);
   if (done) return 0;
   fmt::print(stderr, "weft-worker prepare: {}\n", done.error().text());
   return 1;

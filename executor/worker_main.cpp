@@ -6,6 +6,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "base/log.h"
 #include "base/os/file.h"
@@ -15,6 +16,7 @@
 #include "executor/check.h"
 #include "executor/prepare.h"
 #include "executor/worker.h"
+#include "executor/worker_jail.h"
 
 namespace weft::executor {
 namespace {
@@ -26,7 +28,9 @@ constexpr const char* kUsage =
     "       weft-worker check ...           see weft model check\n"
     "       weft-worker prepare MODEL.pt2 --out DIR [--stages K] [--eval-model F]\n"
     "                                       for tests: graphs, plan, weights\n"
-    "       weft-worker --version\n";
+    "       weft-worker --version\n"
+    "--jail auto|required|off   (any command) what is given up before a stranger's file is read:\n"
+    "                           see docs/security.md; required: nothing runs without all of it\n";
 
 int usage(const std::string& problem) {
   fmt::print(stderr, "weft-worker: {}\n{}", problem, kUsage);
@@ -46,7 +50,7 @@ Result<job::WorkerSpec> read_spec(const std::string& path, os::LineReader& input
   }
 }
 
-int run_command(int argc, char** argv) {
+int run_command(int argc, char** argv, os::JailMode jail) {
   std::string path;
   for (int i = 2; i < argc; ++i) {
     if (std::strcmp(argv[i], "--spec") == 0 && i + 1 < argc) {
@@ -64,6 +68,11 @@ int run_command(int argc, char** argv) {
     events(failure_event(spec.error(), 0));
     return kExitUsage;
   }
+  if (auto jailed = enter_worker_jail(jail, *spec); !jailed) {
+    log_error("{}", jailed.error().text());
+    events(failure_event(jailed.error(), 0));
+    return kExitFailed;
+  }
   // A terminal's ^C and a service manager's stop reach the whole group. The daemon decides when its
   // worker ends, by a line or by the end of the pipe.
   os::ignore_stop_signals();
@@ -77,10 +86,26 @@ int run_command(int argc, char** argv) {
   return code;
 }
 
-int main_command(int argc, char** argv) {
+// Takes --jail MODE out of the arguments; nullopt: not a mode.
+std::optional<os::JailMode> take_jail_mode(std::vector<char*>& arguments) {
+  for (size_t i = 1; i + 1 < arguments.size(); ++i) {
+    if (std::strcmp(arguments[i], "--jail") != 0) continue;
+    const auto mode = os::jail_mode_from_name(arguments[i + 1]);
+    const auto at = arguments.begin() + static_cast<ptrdiff_t>(i);
+    arguments.erase(at, at + 2);
+    return mode;
+  }
+  return os::JailMode::kAuto;
+}
+
+int main_command(std::vector<char*> arguments) {
   log_init("weft-worker", LogLevel::kInfo, false);
   os::harden_process();
   os::ignore_broken_pipes();
+  const auto jail = take_jail_mode(arguments);
+  if (!jail) return usage("--jail takes auto, required or off");
+  const int argc = static_cast<int>(arguments.size());
+  char** argv = arguments.data();
   if (argc < 2) return usage("a command is missing");
   const std::string command = argv[1];
   if (command == "--version") {
@@ -91,9 +116,9 @@ int main_command(int argc, char** argv) {
     fmt::print("{}", kUsage);
     return 0;
   }
-  if (command == "run") return run_command(argc, argv);
-  if (command == "check") return check_command(argc - 1, argv + 1);
-  if (command == "prepare") return prepare_command(argc, argv);
+  if (command == "run") return run_command(argc, argv, *jail);
+  if (command == "check") return check_command(argc - 1, argv + 1, *jail);
+  if (command == "prepare") return prepare_command(argc, argv, *jail);
   return usage(fmt::format("unknown command {}", command));
 }
 
@@ -101,7 +126,7 @@ int main_command(int argc, char** argv) {
 }  // namespace weft::executor
 
 int main(int argc, char** argv) {
-  const int code = weft::executor::main_command(argc, argv);
+  const int code = weft::executor::main_command({argv, argv + argc});
   std::fflush(nullptr);
   // libtorch's and CUDA's static destructors may hang; nothing is left that needs them.
   weft::os::exit_now(code);

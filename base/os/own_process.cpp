@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <initializer_list>
 
 namespace weft::os {
@@ -21,6 +22,10 @@ void ignore_broken_pipes() {
 
 void ignore_stop_signals() {
   for (int number : {SIGTERM, SIGINT, SIGHUP}) ::signal(number, SIG_IGN);
+}
+
+void set_temporary_folder(const std::string& path) {
+  ::setenv("TMPDIR", path.c_str(), 1);
 }
 
 int64_t peak_resident_bytes() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace weft::os {
 
@@ -11,6 +12,8 @@ void harden_process();
 void ignore_broken_pipes();
 // SIGTERM, SIGINT and SIGHUP are for the parent, which knows when this process must end.
 void ignore_stop_signals();
+// Where libraries put temporary files. Before any other thread starts.
+void set_temporary_folder(const std::string& path);
 // Largest resident set so far.
 int64_t peak_resident_bytes();
 // Ends the process at once: no destructors, no exit handlers, nothing that could hang.

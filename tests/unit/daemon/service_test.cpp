@@ -138,6 +138,14 @@ class ServiceTest : public ::testing::Test {
   std::thread thread_;
 };
 
+TEST(ServiceSettings, AnUnknownJailIsRefusedBeforeAnythingStarts) {
+  Config config = make_config();
+  ASSERT_TRUE(config.set_flag("jail", "on").ok());
+  const auto service = Service::create(config, {});
+  ASSERT_FALSE(service.ok());
+  EXPECT_NE(service.error().next.find("auto, required or off"), std::string::npos);
+}
+
 TEST_F(ServiceTest, SaysWhatThisMachineIsAndThatItLives) {
   run(kObeys);
   EXPECT_TRUE(hears([](const proto::PeerMessage& message) {

@@ -45,6 +45,15 @@ class WorkerProcessTest : public ::testing::Test {
   std::promise<os::ExitStatus> exit_;
 };
 
+TEST_F(WorkerProcessTest, TellsTheWorkerHowItIsToBeJailed) {
+  auto worker = WorkerProcess::start(
+      script(R"(test "$4 $5" = "--jail required" && exit 5)").string(), "/dev/null",
+      os::Path(::testing::TempDir()) / "worker.log", [](const job::WorkerEvent&) {},
+      [this](os::ExitStatus status) { exit_.set_value(status); }, "required");
+  ASSERT_TRUE(worker.ok());
+  EXPECT_EQ(wait_for_exit().code, 5);
+}
+
 TEST_F(WorkerProcessTest, PassesEventsOnAndReportsTheExitCode) {
   job::WorkerEvent sent;
   sent.kind = job::WorkerEventKind::kListening;

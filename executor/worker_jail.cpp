@@ -1,0 +1,41 @@
+#include "executor/worker_jail.h"
+
+#include <algorithm>
+
+#include "base/os/own_process.h"
+
+namespace weft::executor {
+namespace {
+
+std::vector<os::Path> files_of(const job::WorkerSpec& spec) {
+  std::vector<os::Path> files = {spec.graph.path, spec.eval_graph.path,  spec.init.path,
+                                 spec.key_path,   spec.certificate_path, spec.ca_path};
+  for (const auto& [name, blob] : spec.weights) files.emplace_back(blob.path);
+  for (const auto& [name, blob] : spec.data) files.emplace_back(blob.path);
+  for (const job::BlobRef& shard : spec.resume.shards) files.emplace_back(shard.path);
+  return files;
+}
+
+void append(std::vector<os::Path>& to, const std::vector<os::Path>& paths) {
+  std::copy_if(paths.begin(), paths.end(), std::back_inserter(to),
+               [](const os::Path& path) { return !path.empty(); });
+}
+
+}  // namespace
+
+Status enter_command_jail(os::JailMode mode, const std::vector<os::Path>& read,
+                          const std::vector<os::Path>& write) {
+  os::JailPolicy policy = os::system_jail_policy();
+  append(policy.read, read);
+  append(policy.write, write);
+  return os::enter_jail(mode, policy);
+}
+
+Status enter_worker_jail(os::JailMode mode, const job::WorkerSpec& spec) {
+  if (spec.work_dir.empty()) return enter_command_jail(mode, files_of(spec), {});
+  WEFT_TRY_STATUS(os::make_directories(spec.work_dir, 0700));
+  os::set_temporary_folder(spec.work_dir);
+  return enter_command_jail(mode, files_of(spec), {spec.work_dir});
+}
+
+}  // namespace weft::executor
