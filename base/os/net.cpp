@@ -1,7 +1,9 @@
 #include "base/os/net.h"
 
 #include <arpa/inet.h>
+#include <linux/tcp.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -31,6 +33,26 @@ std::optional<std::string> local_address_towards(const std::string& host, uint16
   }
   ::close(fd);
   return address;
+}
+
+void set_unsent_limit(int socket, size_t bytes) {
+  const auto limit = static_cast<uint32_t>(bytes);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit, sizeof limit);
+}
+
+void set_pacing_rate(int socket, uint64_t bytes_per_second) {
+  const uint64_t rate = bytes_per_second == 0 ? ~uint64_t{0} : bytes_per_second;
+  ::setsockopt(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
+}
+
+std::optional<TcpProgress> tcp_progress(int socket) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+      size < offsetof(tcp_info, tcpi_bytes_acked) + sizeof info.tcpi_bytes_acked) {
+    return std::nullopt;
+  }
+  return TcpProgress{info.tcpi_bytes_acked, info.tcpi_rtt / 1000.0};
 }
 
 }  // namespace weft::os

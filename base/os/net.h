@@ -1,6 +1,7 @@
 // The few facts about this machine's network that need system calls of their own.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,5 +10,15 @@ namespace weft::os {
 
 // The local address the kernel would use to reach host (a connected UDP socket, nothing is sent).
 std::optional<std::string> local_address_towards(const std::string& host, uint16_t port);
+
+// What a connected TCP socket is allowed to hold of bytes not yet sent, and how fast it may send
+// them (bytes a second; 0: unlimited). Without effect where the system knows no such settings.
+void set_unsent_limit(int socket, size_t bytes);
+void set_pacing_rate(int socket, uint64_t bytes_per_second);
+struct TcpProgress {
+  uint64_t acknowledged = 0;  // bytes, by the other side's TCP since the connection began
+  double round_trip_ms = 0;   // smoothed
+};
+std::optional<TcpProgress> tcp_progress(int socket);
 
 }  // namespace weft::os

@@ -2,10 +2,10 @@
 #include "net/tls/tls_core.h"
 
 #include <fmt/format.h>
-#include <netinet/tcp.h>
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/os/net.h"
 #include "base/os/signals.h"
 #include "base/rng.h"
 
@@ -18,9 +18,7 @@ namespace {
 using asio::as_tuple;
 using asio::use_awaitable;
 using asio::ip::tcp;
-using NotSentLowat = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
 
-constexpr int kNotSentBytes = 16 * 1024;
 constexpr size_t kMaxHandshakes = 64;  // incoming connections not yet authenticated
 constexpr int kBacklog = 256;
 constexpr int64_t kMinBackoffMs = 50, kMaxBackoffMs = 1000;
@@ -31,7 +29,7 @@ constexpr int64_t kLeaveMs = 1000;
 void tune(tcp::socket& socket) {
   boost::system::error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
-  socket.set_option(NotSentLowat(kNotSentBytes), ignored);
+  os::set_unsent_limit(socket.native_handle(), Pacer::kFirstWrite);
 }
 
 }  // namespace

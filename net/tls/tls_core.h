@@ -8,7 +8,7 @@
 #pragma once
 
 #include <boost/asio.hpp>
-#include <boost/asio/ssl.hpp>
+#include <boost/asio/ssl/context.hpp>
 #include <deque>
 #include <map>
 #include <memory>
@@ -22,7 +22,9 @@
 #include "net/frame/message_inbox.h"
 #include "net/frame/message_outbox.h"
 #include "net/tls/mailbox.h"
+#include "net/tls/pacer.h"
 #include "net/tls/tls_endpoint.h"
+#include "net/tls/tls_stream.h"
 
 namespace weft::net {
 
@@ -34,17 +36,19 @@ struct Link;
 
 struct Connection {
   Connection(asio::io_context& io, asio::ssl::context& context)
-      : stream(io, context), wake(io, asio::steady_timer::time_point::max()) {}
-  asio::ip::tcp::socket& socket() { return stream.next_layer(); }
+      : stream(io, context.native_handle()), wake(io, asio::steady_timer::time_point::max()) {}
+  asio::ip::tcp::socket& socket() { return stream.socket(); }
   void close();
   void push_control(Frame frame);
 
-  asio::ssl::stream<asio::ip::tcp::socket> stream;
+  TlsStream stream;
   asio::steady_timer wake;       // cancelled when there is something to write
   std::deque<Frame> control;     // goes before any message
-  std::vector<std::byte> input;  // the frame being read
-  Link* link = nullptr;          // once authenticated
-  int64_t deadline_ms = 0;       // closed by the watchdog then; 0: none
+  std::vector<std::byte> input;  // decrypted and not yet handled, from `taken` on
+  size_t taken = 0;
+  Pacer pacer;
+  Link* link = nullptr;     // once authenticated
+  int64_t deadline_ms = 0;  // closed by the watchdog then; 0: none
   int64_t last_heard_ms = 0, last_ping_ms = 0, up_since_ms = 0;
   bool active = false;   // hellos exchanged
   bool leaving = false;  // a goodbye is the last frame
@@ -123,6 +127,7 @@ class TlsCore {
   Task<void> read_loop(ConnectionPtr connection);
   Task<void> write_loop(ConnectionPtr connection);
   void fill(Connection& connection, std::vector<std::byte>& out);
+  void pace(Connection& connection);
   Status handle(Connection& connection, DecodedFrame& decoded);
   Status handle_arrival(Connection& connection, Result<MessageInbox::Arrival> arrival);
   void handle_goodbye(Connection& connection, const GoodbyeFrame& goodbye);

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/os/net.h"
 #include "net/certificate/certificate.h"
 #include "net/tls/tls_core.h"
 
@@ -18,6 +19,7 @@ using asio::use_awaitable;
 
 constexpr int64_t kTlsRecordBytes = 22;      // header, content type and tag of one TLS 1.3 record
 constexpr size_t kWorthPackingBytes = 2048;  // room below which a message frame waits for the next
+constexpr size_t kReadBytes = 256 * 1024;
 constexpr int64_t kLingerMs = 500;
 constexpr int32_t kMaxViolations = 8;
 // Answers not yet written: beyond every credit, so only a sender that repeats and never reads.
@@ -52,8 +54,7 @@ void Connection::push_control(Frame frame) {
 }
 
 Task<Status> TlsCore::secure(ConnectionPtr connection, bool server, Link* expected) {
-  const auto role = server ? asio::ssl::stream_base::server : asio::ssl::stream_base::client;
-  const auto [ec] = co_await connection->stream.async_handshake(role, as_tuple(use_awaitable));
+  const auto ec = co_await connection->stream.handshake(server);
   if (ec) co_return io_error(ec, "the TLS handshake failed");
   auto link = check_certificate(*connection, expected);
   if (!link.ok()) {
@@ -96,8 +97,7 @@ Task<Status> TlsCore::refuse(ConnectionPtr connection, GoodbyeReason reason, Err
   std::vector<std::byte> out;
   encode_frame(GoodbyeFrame{reason, error.message}, {}, out);
   connection->deadline_ms = now_ms() + kLingerMs;
-  const auto [ec, sent] =
-      co_await asio::async_write(connection->stream, asio::buffer(out), as_tuple(use_awaitable));
+  const auto ec = co_await connection->stream.write(out);
   boost::system::error_code ignored;
   connection->socket().shutdown(asio::socket_base::shutdown_send, ignored);
   // Closing over unread bytes would reset the stream and destroy the goodbye on its way.
@@ -116,8 +116,7 @@ Task<Status> TlsCore::send_hello(ConnectionPtr connection) {
   connection->link->inbox.describe(hello);
   std::vector<std::byte> out;
   encode_frame(hello, {}, out);
-  const auto [ec, sent] =
-      co_await asio::async_write(connection->stream, asio::buffer(out), as_tuple(use_awaitable));
+  const auto ec = co_await connection->stream.write(out);
   if (ec) co_return io_error(ec, "sending the hello failed");
   co_return Status();
 }
@@ -149,25 +148,30 @@ Status TlsCore::check_hello(const Link& link, const HelloFrame& hello) const {
                                 hello.peer, hello.stage, hello.job, hello.epoch));
 }
 
+// The frame's body points into the connection's input and lives until the next call.
 Task<Status> TlsCore::read_frame(ConnectionPtr connection, DecodedFrame* out) {
   auto& input = connection->input;
-  input.resize(kPrefixBytes);
-  const auto [ec, count] =
-      co_await asio::async_read(connection->stream, asio::buffer(input), as_tuple(use_awaitable));
-  if (ec) co_return io_error(ec, "the connection ended");
-  auto prefix = decode_prefix(input);
-  if (!prefix.ok()) co_return std::move(prefix).error();
-  input.resize(kPrefixBytes + prefix->rest_bytes());
-  if (prefix->rest_bytes() > 0) {
-    const auto [rest_ec, rest] = co_await asio::async_read(
-        connection->stream, asio::buffer(input.data() + kPrefixBytes, prefix->rest_bytes()),
-        as_tuple(use_awaitable));
-    if (rest_ec) co_return io_error(rest_ec, "the connection ended");
+  std::optional<Prefix> prefix;
+  for (;;) {
+    const auto here = std::span<const std::byte>(input).subspan(connection->taken);
+    if (!prefix && here.size() >= kPrefixBytes) {
+      auto decoded = decode_prefix(here.first(kPrefixBytes));
+      if (!decoded.ok()) co_return std::move(decoded).error();
+      prefix = *decoded;
+    }
+    if (prefix && here.size() >= kPrefixBytes + prefix->rest_bytes()) {
+      const size_t bytes = kPrefixBytes + prefix->rest_bytes();
+      auto decoded = decode_frame(*prefix, here.first(bytes));
+      if (!decoded.ok()) co_return std::move(decoded).error();
+      connection->taken += bytes;
+      *out = std::move(decoded).value();
+      co_return Status();
+    }
+    input.erase(input.begin(), input.begin() + static_cast<ptrdiff_t>(connection->taken));
+    connection->taken = 0;
+    const auto ec = co_await connection->stream.read(input, kReadBytes);
+    if (ec) co_return io_error(ec, "the connection ended");
   }
-  auto decoded = decode_frame(*prefix, input);
-  if (!decoded.ok()) co_return std::move(decoded).error();
-  *out = std::move(decoded).value();
-  co_return Status();
 }
 
 void TlsCore::activate(const ConnectionPtr& connection, const HelloFrame& hello) {
@@ -301,7 +305,8 @@ void TlsCore::wake(Link& link) {
 // Control frames first; then as many message frames as one buffer holds, most urgent first.
 void TlsCore::fill(Connection& connection, std::vector<std::byte>& out) {
   Link& link = *connection.link;
-  const auto room = static_cast<size_t>(options_.chunk_bytes);
+  const size_t room = connection.pacer.write_bytes();
+  const auto frame = static_cast<size_t>(options_.chunk_bytes);
   while (!connection.control.empty() && out.size() < room) {
     encode_frame(connection.control.front(), {}, out);
     connection.control.pop_front();
@@ -309,13 +314,25 @@ void TlsCore::fill(Connection& connection, std::vector<std::byte>& out) {
   while (!connection.leaving && link.outbox.has_frame() &&
          out.size() + kWorthPackingBytes <= room) {
     const size_t before = out.size();
-    const MessageKey key = link.outbox.next_frame(out, room - out.size());
+    const MessageKey key = link.outbox.next_frame(out, std::min(frame, room - out.size()));
     const auto bytes = static_cast<int64_t>(out.size() - before) + kTlsRecordBytes;
     if (key.kind == MessageKind::kActivation || key.kind == MessageKind::kGradient ||
         key.kind == MessageKind::kEvalActivation) {
       mailbox_.count_sent(key.edge, bytes);
     }
   }
+}
+
+void TlsCore::pace(Connection& connection) {
+  Pacer& pacer = connection.pacer;
+  pacer.note(connection.link->outbox.has_frame());
+  if (!pacer.due(now_ms())) return;
+  const int socket = connection.socket().native_handle();
+  const auto progress = os::tcp_progress(socket);
+  if (!progress) return;
+  if (!pacer.update(now_ms(), progress->acknowledged, progress->round_trip_ms)) return;
+  os::set_unsent_limit(socket, pacer.write_bytes());
+  os::set_pacing_rate(socket, pacer.pacing_rate());
 }
 
 Task<void> TlsCore::write_loop(ConnectionPtr connection) {
@@ -339,12 +356,12 @@ Task<void> TlsCore::write_loop(ConnectionPtr connection) {
     if (wait_ec || connection->closed) break;
     out.clear();
     fill(*connection, out);
-    const auto [ec, count] =
-        co_await asio::async_write(connection->stream, asio::buffer(out), as_tuple(use_awaitable));
+    const auto ec = co_await connection->stream.write(out);
     if (ec) {
       lost(connection, ec.message());
       break;
     }
+    pace(*connection);
   }
 }
 
