@@ -7,6 +7,8 @@
 #include <array>
 #include <utility>
 
+#include "executor/own_operators.h"
+
 namespace weft::executor {
 namespace {
 
@@ -283,6 +285,7 @@ Result<c10::OperatorHandle> find_operator(const opdag::Node& node) {
   const auto dot = node.op.find('.');
   const std::string name = node.op.substr(0, dot);
   const std::string overload = dot == std::string::npos ? "" : node.op.substr(dot + 1);
+  register_own_operators();
   auto handle = c10::Dispatcher::singleton().findSchema({name, overload});
   if (!handle) {
     Error error = make_error(

@@ -21,7 +21,7 @@ double matmul_flops(const NodeView& node) {
   const std::string_view base = node.base();
   const double out = node.output_elements();
   if (base == "linear" || base == "mm" || base == "matmul" || base == "bmm" ||
-      base == "linalg_matmul" || base == "inner") {
+      base == "linalg_matmul" || base == "inner" || base == "grouped_mm") {
     const double bias = node.tensor("bias") ? out : 0;
     return 2 * out * from_end(node.first_tensor(), 1) + bias;
   }

@@ -51,7 +51,7 @@ Status Importer::read_nodes(const Json& nodes) {
 Status Importer::read_node(const Json& json, NodeId id) {
   Node node;
   node.id = id;
-  node.op = initialised(read_target(json.at("target").get<std::string>()));
+  node.op = initialised(std::string(native_of(read_target(json.at("target").get<std::string>()))));
   if (is_dropped(node.op)) return {};
   if (const auto region = region_of(json, node.op)) return inline_region(json, *region);
   if (find_op(node.op) == nullptr && !options_.keep_refused && !rewritten_later(node.op)) {

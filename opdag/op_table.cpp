@@ -50,6 +50,18 @@ constexpr bool rows_are_sorted() {
 }
 static_assert(rows_are_sorted(), "keep opdag/op_table_rows.inc sorted by name, each name once");
 
+// Operators of weft's own, registered by the executor: what operators of well-known libraries
+// become (native_of).
+constexpr OpInfo kOwnRows[] = {
+    make_row("weft::grouped_mm", CostClass::kMatmul, "", "", kNoBuffers, "", ""),  // grouped_mm.h
+};
+struct Native {
+  std::string_view custom, own;
+};
+constexpr Native kNatives[] = {
+    {"transformers::grouped_mm_fallback", "weft::grouped_mm"},
+};
+
 // Advice for operators people meet; matched by the name without namespace and overload.
 struct Advice {
   std::string_view base;
@@ -153,7 +165,17 @@ const OpInfo* find_op(std::string_view name) {
   const auto* row =
       std::lower_bound(std::begin(kRows), std::end(kRows), name,
                        [](const OpInfo& a, std::string_view b) { return a.name < b; });
-  return row != std::end(kRows) && row->name == name ? row : nullptr;
+  if (row != std::end(kRows) && row->name == name) return row;
+  const auto* own = std::find_if(std::begin(kOwnRows), std::end(kOwnRows),
+                                 [&](const OpInfo& info) { return info.name == name; });
+  return own != std::end(kOwnRows) ? own : nullptr;
+}
+
+std::string_view native_of(std::string_view op) {
+  for (const Native& native : kNatives) {
+    if (native.custom == op) return native.own;
+  }
+  return op;
 }
 
 std::span<const OpInfo> all_ops() {

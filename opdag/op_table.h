@@ -45,6 +45,10 @@ struct OpInfo {
   std::string_view dropout_p;   // argument that is a dropout probability
 };
 
+// The operator weft runs for a custom operator of a well-known library, with the same arguments;
+// other names are given back. docs/models.md lists them.
+std::string_view native_of(std::string_view op);
+
 // nullptr: not on the allow-list.
 const OpInfo* find_op(std::string_view name);
 std::span<const OpInfo> all_ops();

@@ -187,6 +187,16 @@ Status check_shapes(const NodeView& view) {
       return wrong(view, "the declared shape is not what its inputs broadcast to");
     }
   }
+  if (view.base() == "grouped_mm") {
+    const TensorMeta *rows = view.tensor("input"), *groups = view.tensor("weight"),
+                     *ends = view.tensor("offs");
+    const bool fit = rows != nullptr && groups != nullptr && ends != nullptr &&
+                     rows->sizes.size() == 2 && groups->sizes.size() == 3 &&
+                     ends->sizes == std::vector<int64_t>{groups->sizes[0]} &&
+                     rows->sizes[1] == groups->sizes[1] &&
+                     out->sizes == std::vector<int64_t>{rows->sizes[0], groups->sizes[2]};
+    if (!fit) return wrong(view, "the shapes of its factors and of its result do not fit");
+  }
   if (view.base() == "linear" || view.base() == "mm" || view.base() == "addmm" ||
       view.base() == "bmm" || view.base() == "baddbmm") {
     // rows x columns, whatever the leading dimensions.

@@ -102,16 +102,15 @@ def bloom():
 
 
 def mixtral():
-    model, inputs = causal("Mixtral", **GROUPED, num_local_experts=4, num_experts_per_tok=2,
-                           output_router_logits=True)
-    model.set_experts_implementation("batched_mm")
-    return model, inputs
+    """Its default experts: an operator transformers registers, transformers::grouped_mm_fallback."""
+    return causal("Mixtral", **GROUPED, num_local_experts=4, num_experts_per_tok=2,
+                  output_router_logits=True)
 
 
-def qwen3_moe():
+def qwen3_moe(implementation="batched_mm"):
     model, inputs = causal("Qwen3Moe", **GROUPED, head_dim=8, num_experts=4, num_experts_per_tok=2,
                            moe_intermediate_size=16, decoder_sparse_step=2)
-    model.set_experts_implementation("batched_mm")
+    model.set_experts_implementation(implementation)
     return model, inputs
 
 
@@ -357,6 +356,7 @@ MODELS = {
     "gpt_neox": gpt_neox, "mistral": mistral, "qwen2": qwen2, "qwen3": qwen3, "gemma": gemma,
     "gemma2": gemma2, "gemma3": gemma3, "phi": phi, "opt": opt, "bloom": bloom,
     "mixtral": mixtral, "qwen3_moe": qwen3_moe,
+    "qwen3_moe_grouped": lambda: qwen3_moe("grouped_mm"),
     "t5": t5, "t5_gated": lambda: t5("gated-gelu", False), "bart": bart, "whisper": whisper,
     "bert": bert, "roberta": roberta, "distilbert": distilbert, "albert": albert,
     "deberta": deberta, "clip": clip,

@@ -1,7 +1,6 @@
 // Public model classes and features of PyTorch's exports (tests/models/zoo.py) against PyTorch
 // itself: one stage and three, over random legal cuts and both schedules.
-#include "executor/check.h"
-#include "opdag/derive.h"
+#include "opdag/cut.h"
 #include "opdag/import.h"
 #include "tests/support/exported_models.h"
 
@@ -70,6 +69,62 @@ INSTANTIATE_TEST_SUITE_P(Features, Zoo,
                          ::testing::Values("nested", "edges", "buffers", "tied", "frozen", "lists",
                                            "no_grad", "checkpointed", "autocast_off"),
                          [](const auto& info) { return info.param; });
+
+// Layers before the first trainable one: no gradient, no optimizer state, nothing sent backward.
+TEST(ZooFeatures, FrozenStagesAreLeftAlone) {
+  const Model model = load("zoo/frozen", false);
+  RolledFeed feed(model.inputs);
+  const std::vector<double> even(opdag::cut_units(model.graph).size(), 1.0);
+  const opdag::Partition cut = must(opdag::split_contiguous(model.graph, even, 6));
+  const opdag::StageGraph stages = must(opdag::stage_graph(model.graph, cut));
+  EXPECT_FALSE(stages.consumers_of(0).empty());
+  int32_t with_gradient = 0;
+  for (const opdag::Edge& edge : stages.edges) {
+    EXPECT_FALSE(edge.from == 0 && edge.needs_grad) << edge.id;
+    with_gradient += edge.needs_grad ? 1 : 0;
+  }
+  EXPECT_GT(with_gradient, 0);
+  const auto cluster =
+      cluster_of(model, {.stages = 3, .precision = Precision::kFp32, .keep_gradients = true}, feed);
+  must(cluster->step(0));
+  const Tensors state = cluster->state();
+  for (const opdag::Leaf& leaf : model.graph.leaves) {
+    if (!leaf.target.starts_with("trunk.")) continue;
+    EXPECT_FALSE(leaf.trainable);
+    EXPECT_FALSE(cluster->gradients().contains(leaf.target));
+    for (const auto& [name, tensor] : state) {
+      EXPECT_TRUE(name == leaf.target || !name.ends_with(leaf.target)) << name;
+    }
+  }
+  EXPECT_TRUE(state.contains("trunk.0.weight"));
+}
+
+struct Refusal {
+  std::string name;
+  std::vector<std::string> words;
+};
+
+// What cannot run is refused by name, and the message says what to do.
+TEST(ZooFeatures, RefusedByName) {
+  const std::vector<Refusal> refusals = {
+      {"custom_op", {"zoo::double", "replace the custom operator"}},
+      {"autocast_bf16", {"wrap_with_autocast", "train.precision"}},
+      {"dynamic_batch",
+       {"dimension 0 of input 'x'", "dimension 0 of input 'label'",
+        "drop dynamic_shapes={\"x\": {0: ...}, \"label\": {0: ...}}"}},
+      {"data_dependent", {"depends on the data", "torch.where"}},
+      {"branches", {"higher_order::cond", "trace one branch"}},
+  };
+  for (const auto& [name, words] : refusals) {
+    auto archive = must(opdag::Archive::open(exported("zoo/" + name)));
+    const auto graph = opdag::import_graph(archive);
+    ASSERT_FALSE(graph.ok()) << name;
+    EXPECT_EQ(graph.error().code, Code::kRefused);
+    for (const std::string& word : words) {
+      EXPECT_NE(graph.error().text().find(word), std::string::npos) << graph.error().text();
+    }
+  }
+}
 
 }  // namespace
 }  // namespace weft::executor::testing

@@ -176,6 +176,27 @@ TEST(Import, LossWithoutGradientWarns) {
   EXPECT_THAT(graph->warnings.at(0), HasSubstr("no trainable parameter"));
 }
 
+TEST(Import, OperatorsOfLibrariesBecomeNative) {
+  const auto with_groups = [](int64_t columns) {
+    Model model;
+    model.value("p_v") = meta({2, 3, columns}, 7, true);
+    model.weights["v"] = payload("weight_2", meta({2, 3, columns}, 7, true));
+    model.files["weight_2"] = std::string(static_cast<size_t>(24 * columns), 'v');
+    model.value("ends") = meta({2}, 5);
+    model.program["graph_module"]["signature"]["input_specs"].push_back(
+        {{"user_input", {{"arg", tensor("ends")}}}});
+    model.nodes()[5] = node("torch.ops.transformers.grouped_mm_fallback.default",
+                            {argument("input", tensor("dropout")),
+                             argument("weight", tensor("p_v")), argument("offs", tensor("ends"))},
+                            {tensor("linear_1")});
+    return model.import();
+  };
+  const auto graph = with_groups(3);
+  ASSERT_TRUE(graph.ok()) << graph.error().text();
+  EXPECT_THAT(ops_of(*graph), ::testing::Contains("weft::grouped_mm"));
+  expect_error(with_groups(4), Code::kInvalid, "do not fit");
+}
+
 TEST(Import, CorruptArchives) {
   Model version;
   version.program["schema_version"]["major"] = 9;
