@@ -183,7 +183,8 @@ Buffer stamped() {
 // Sends until the receivers, whose window ends a moment later, have left.
 Status drive_sender(const Options& o, Endpoint& endpoint, Window& window) {
   std::vector<std::byte> random(static_cast<size_t>(o.message_bytes));
-  for (size_t i = 0; i < random.size(); ++i) random[i] = static_cast<std::byte>(i * 2654435761U >> 13);
+  for (size_t i = 0; i < random.size(); ++i)
+    random[i] = static_cast<std::byte>(i * 2654435761U >> 13);
   const Buffer bulk(std::move(random));
   std::vector<uint64_t> sent(static_cast<size_t>(o.streams)), back(sent);
   double next_urgent = monotonic_seconds();
@@ -197,8 +198,8 @@ Status drive_sender(const Options& o, Endpoint& endpoint, Window& window) {
         window.count(o.message_bytes);
       }
       while (sent[s] < back[s] + static_cast<uint64_t>(o.window)) {
-        WEFT_TRY_STATUS(give(endpoint, i,
-                             key_of(MessageKind::kActivation, sent[s]++, edge, kSender), bulk));
+        WEFT_TRY_STATUS(
+            give(endpoint, i, key_of(MessageKind::kActivation, sent[s]++, edge, kSender), bulk));
       }
     }
     const double now = monotonic_seconds();
@@ -228,7 +229,8 @@ Result<json> send_weft(const Options& o) {
 // One receiving stage. It stays until all are over: the first to leave would end the sender.
 Result<json> receive_stage(const Options& o, int32_t stage, std::atomic<int>& over) {
   WEFT_TRY(const auto endpoint, endpoint_of(o, stage, o.port + stage));
-  WEFT_TRY_STATUS(endpoint->connect({{kSender, "p0", o.to, static_cast<uint16_t>(o.to_port)}}, 20000));
+  WEFT_TRY_STATUS(
+      endpoint->connect({{kSender, "p0", o.to, static_cast<uint16_t>(o.to_port)}}, 20000));
   Window window(o);
   const auto edge = static_cast<uint32_t>(stage);
   uint64_t next = 0, urgent = 0;
@@ -306,10 +308,12 @@ asio::awaitable<void> plain(const Options& o, asio::ssl::context& context, json&
   Window window(o);
   while (!window.over()) {
     if (o.role == "send") {
-      const auto [ec, n] = co_await asio::async_write(stream, asio::buffer(buffer), as_tuple(use_awaitable));
+      const auto [ec, n] =
+          co_await asio::async_write(stream, asio::buffer(buffer), as_tuple(use_awaitable));
       if (ec) break;
     } else {
-      const auto [ec, n] = co_await asio::async_read(stream, asio::buffer(buffer), as_tuple(use_awaitable));
+      const auto [ec, n] =
+          co_await asio::async_read(stream, asio::buffer(buffer), as_tuple(use_awaitable));
       if (ec) break;
     }
     window.count(kPlainBytes);
@@ -366,7 +370,8 @@ Result<json> seal(const Options& o) {
     }
     return static_cast<double>(records) * kRecord / (now - start);
   };
-  const json report{{"both", rate(true, true)}, {"seal", rate(true, false)}, {"open", rate(false, true)}};
+  const json report{
+      {"both", rate(true, true)}, {"seal", rate(true, false)}, {"open", rate(false, true)}};
   EVP_CIPHER_CTX_free(sealer);
   EVP_CIPHER_CTX_free(opener);
   return report;

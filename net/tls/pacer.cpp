@@ -8,14 +8,14 @@ namespace {
 
 constexpr double kWriteSeconds = 0.001;
 constexpr int64_t kMaxWindowMs = 3000;
-constexpr double kGrowing = 1.05;     // by more than this from window to window
-constexpr double kProbeGain = 1.1;    // of the first probe; then doubled in excess
+constexpr double kGrowing = 1.05;   // by more than this from window to window
+constexpr double kProbeGain = 1.1;  // of the first probe; then doubled in excess
 constexpr double kMaxProbeGain = 2;
-constexpr double kSuccess = 1.04;     // of the rate: a probe found more
+constexpr double kSuccess = 1.04;  // of the rate: a probe found more
 constexpr double kDrainGain = 0.8;
 constexpr int kDrainWindows = 2;
-constexpr double kSlower = 0.85;      // of the rate: less than that is no fluctuation
-constexpr double kFull = 0.985;       // of the rate: what a full link acknowledges
+constexpr double kSlower = 0.85;  // of the rate: less than that is no fluctuation
+constexpr double kFull = 0.985;   // of the rate: what a full link acknowledges
 constexpr double kMinCruise = 0.9, kMaxCruise = 1.1, kFaster = 0.01, kBack = 0.02;
 constexpr int kSlowWindows = 3;
 
@@ -23,12 +23,10 @@ constexpr int kSlowWindows = 3;
 
 bool Pacer::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms) {
   const int64_t span_ms = now_ms - since_ms_;
-  const bool usable =
-      begun_ && busy_ && acknowledged > acknowledged_ && span_ms < 10 * window_ms_;
-  const double rate =
-      usable
-          ? 1000.0 * static_cast<double>(acknowledged - acknowledged_) / static_cast<double>(span_ms)
-          : 0;
+  const bool usable = begun_ && busy_ && acknowledged > acknowledged_ && span_ms < 10 * window_ms_;
+  const double rate = usable ? 1000.0 * static_cast<double>(acknowledged - acknowledged_) /
+                                   static_cast<double>(span_ms)
+                             : 0;
   since_ms_ = now_ms;
   acknowledged_ = acknowledged;
   window_ms_ = std::clamp(static_cast<int64_t>(kWindowRoundTrips * round_trip_ms), kMinWindowMs,

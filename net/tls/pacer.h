@@ -49,8 +49,8 @@ class Pacer {
 
   Phase phase_ = Phase::kFirst;
   double rate_ = 0, last_ = 0, probe_gain_ = 1, cruise_gain_ = 1;
-  double round_trip_ms_ = 0;                              // the latest
-  double shortest_ms_ = 0, shortest_before_ms_ = 0;       // since the last probe, and before it
+  double round_trip_ms_ = 0;                         // the latest
+  double shortest_ms_ = 0, shortest_before_ms_ = 0;  // since the last probe, and before it
   int windows_ = 0;  // of this phase; slow ones in a row while cruising
   bool begun_ = false, busy_ = true;
   int64_t since_ms_ = 0, phase_since_ms_ = 0, window_ms_ = kMinWindowMs;

@@ -68,8 +68,7 @@ long TlsStream::bio_control(BIO*, int command, long, void*) {
   return command == BIO_CTRL_FLUSH ? 1 : 0;
 }
 
-TlsStream::TlsStream(asio::io_context& io, SSL_CTX* context)
-    : socket_(io), ssl_(SSL_new(context)) {
+TlsStream::TlsStream(asio::io_context& io, SSL_CTX* context) : socket_(io), ssl_(SSL_new(context)) {
   BIO* bio = BIO_new(bio_method());
   if (!ssl_ || !bio) throw std::bad_alloc();
   BIO_set_data(bio, this);
@@ -107,7 +106,8 @@ TlsStream::Task<TlsStream::ErrorCode> TlsStream::handshake(bool server) {
     ERR_clear_error();
     const int done = SSL_do_handshake(ssl_.get());
     const int reason = SSL_get_error(ssl_.get(), done);
-    const ErrorCode failed = done == 1 || reason == SSL_ERROR_WANT_READ ? ErrorCode() : failure(reason);
+    const ErrorCode failed =
+        done == 1 || reason == SSL_ERROR_WANT_READ ? ErrorCode() : failure(reason);
     // An alert tells the other side why.
     const ErrorCode sent = co_await send_pending();
     if (failed) co_return failed;

@@ -21,7 +21,8 @@ struct SimulatedLink {
   double queue_ms() const { return 1000 * queue / rate; }
   void run(int64_t ms) {
     for (const int64_t end = now_ms + ms; now_ms < end; ++now_ms) {
-      const double pace = pacer.pacing_rate() == 0 ? 1e12 : static_cast<double>(pacer.pacing_rate());
+      const double pace =
+          pacer.pacing_rate() == 0 ? 1e12 : static_cast<double>(pacer.pacing_rate());
       const double sent = busy ? pace / 1000 : rate / 4000;
       queue = std::min(queue + sent, rate * queue_limit_ms / 1000);
       const double carried = std::min(queue, rate / 1000);
