@@ -7,6 +7,7 @@
 #include "opdag/derive.h"
 #include "opdag/functional.h"
 #include "opdag/import_reader.h"
+#include "opdag/lstm_shapes.h"
 #include "opdag/op_table.h"
 
 namespace weft::opdag {
@@ -185,6 +186,7 @@ void Importer::warn_of_dead_loss() {
 
 Result<Graph> Importer::finish() {
   WEFT_TRY_STATUS(validate_structure(graph_));
+  WEFT_TRY_STATUS(correct_lstm_shapes(graph_));
   WEFT_TRY_STATUS(make_functional(graph_, next_id_));
   group_written_buffers(graph_);
   detect_mode();

@@ -187,7 +187,7 @@ class Collection:
         for name in refused:
             self.refused[name].add(candidate.family)
         shape = op_db_case.shapes_of(candidate.args, candidate.kwargs)
-        wanted = self.wanted(overloads, shape)
+        wanted = overloads if candidate.form == "extra" else self.wanted(overloads, shape)
         if refused or not wanted:
             return
         try:
@@ -210,7 +210,7 @@ class Collection:
         program, before, after, between = op_db_case.export(case)
         if any(not self.is_allowed(name) for name in between):
             raise Unusable("its export holds a refused operator")
-        if not self.wanted(between, None):
+        if candidate.form != "extra" and not self.wanted(between, None):
             raise Unusable("its export holds other overloads than its trace")
         self.names[candidate.family] += 1
         name = f"{candidate.family}.{self.names[candidate.family]}"
@@ -248,7 +248,8 @@ def collect(collection, only):
         print(f"{time.monotonic() - started:5.0f} s {stage}: {len(collection.cases)} cases, "
               f"{len(collection.missing())} rows in none", flush=True)
 
-    for main_dtype in (True, False):
+    # One case an overload: what other dtypes alone hold, the direct calls find faster.
+    for main_dtype in (True,) if collection.limit == 1 else (True, False):
         for candidate in candidates_of_op_db(only, main_dtype):
             collection.consider(candidate)
         tell("op_db, main dtype" if main_dtype else "op_db, other dtypes")

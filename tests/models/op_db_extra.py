@@ -27,20 +27,21 @@ def i(high, *shape):
     return torch.randint(0, high, shape)
 
 
-def recurrent():
-    """Two layers in both directions where the overload takes them; cells once."""
-    def weights(gates, inputs, hidden):
-        return [signed(gates * hidden, inputs), signed(gates * hidden, hidden),
-                signed(gates * hidden), signed(gates * hidden)]
+def gate_weights(gates, inputs, hidden):
+    return [signed(gates * hidden, inputs), signed(gates * hidden, hidden),
+            signed(gates * hidden), signed(gates * hidden)]
 
+
+def recurrent():
+    """A layer in both directions where the overload takes them; cells once."""
     for name, gates in (("rnn_tanh", 1), ("rnn_relu", 1), ("gru", 3), ("lstm", 4)):
         x, state = signed(5, 2, 3), signed(2, 2, 4)
-        params = weights(gates, 3, 4) + weights(gates, 3, 4)
+        params = gate_weights(gates, 3, 4) + gate_weights(gates, 3, 4)
         states = [state, signed(2, 2, 4)] if name == "lstm" else state
         yield f"{name}.input", (x, states, params, True, 1, 0.0, True, True, False), {}
         state = signed(2, 4)
         states = [state, signed(2, 4)] if name == "lstm" else state
-        yield f"{name}_cell", (signed(2, 3), states, *weights(gates, 3, 4)), {}
+        yield f"{name}_cell", (signed(2, 3), states, *gate_weights(gates, 3, 4)), {}
 
 
 def convolutions():
@@ -195,6 +196,21 @@ def arithmetic():
     yield "special_xlogy.self_scalar", (3, f(4) + 0.5), {}
 
 
+def last_states(x, state, cell, head, *params):
+    """A classifier on an LSTM's last states, whose shapes exports write wrong (opdag/lstm_shapes.h)."""
+    _, last, memory = torch.lstm(x, (state, cell), params, True, 2, 0.0, True, True, True)
+    both = torch.cat([last[-2], last[-1]], dim=1)
+    flat = memory.transpose(0, 1).reshape(x.shape[0], -1)
+    return torch.tanh(torch.nn.functional.linear(both, head)) * 2.0, flat[:, 1:].unsqueeze(1)
+
+
+def models():
+    first, second = (gate_weights(4, width, 4) for width in (3, 8))
+    first, second = first + gate_weights(4, 3, 4), second + gate_weights(4, 8, 4)
+    yield "lstm.input", last_states, (
+        signed(2, 5, 3), signed(4, 2, 4), signed(4, 2, 4), signed(6, 8), *first, *second), {}
+
+
 def samples():
     """(overload it is meant for, call, args, kwargs)"""
     for group in (arithmetic, recurrent, convolutions, resampling, normalization, losses,
@@ -203,3 +219,4 @@ def samples():
             base, _, variant = name.partition(".")
             call = getattr(getattr(torch.ops.aten, base), variant or "default")
             yield name, call, args, kwargs
+    yield from models()
