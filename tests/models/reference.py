@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What PyTorch itself computes for an exported model: the yardstick of the equality tests.
 
-Micro-batch i of the two of a step is NAME.inputs.safetensors rolled by i along the last dimension. All
-steps see the same two: with new ones every step Adam divides gradients that are all rounding by
+Micro-batch i of the two of a step is NAME.inputs.safetensors rolled by i along the last dimension.
+All steps see the same two: with new ones every step Adam divides gradients that are all rounding by
 their own size, and a change of 1e-16 in PyTorch's own weights is one of 1e-5 after 8 steps of
 ResNet-18; with these it stays below 1e-7.
 

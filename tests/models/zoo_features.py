@@ -1,5 +1,5 @@
-"""One feature of PyTorch's exports a model: nested inputs and outputs, unusual edges, buffers, frozen
-and tied weights, higher-order operators; and exports that are refused, with the words that say why.
+"""One feature of PyTorch's exports a model: nested inputs and outputs, unusual edges, buffers,
+frozen and tied weights, higher-order operators; and exports that are refused, with the words that say why.
 """
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Nets of shapes that no pinned library has a class for: U-Net, stereo, DiT, recurrent, graph, MoE."""
+"""Nets of shapes no pinned library has a class for: U-Net, stereo, DiT, recurrent, graph, MoE."""
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -81,7 +81,7 @@ class DisparityNet(nn.Module):
 
 
 class Stereo(nn.Module):
-    """FADNet's shape: a net with a cost volume, then one that refines on what warping leaves over."""
+    """FADNet's shape: a net with a cost volume, then one that refines what warping leaves over."""
 
     def __init__(self):
         super().__init__()
@@ -206,7 +206,7 @@ def graphsage():
 
 
 class MixtureOfExperts(nn.Module):
-    """Top 2 of 4 experts with a fixed capacity: what comes late is dropped, the shapes are static."""
+    """Top 2 of 4 experts of a fixed capacity: what comes late is dropped, shapes are static."""
 
     def __init__(self, width=16, experts=4, capacity=6):
         super().__init__()
