@@ -17,6 +17,31 @@ double from_end(const TensorMeta* meta, size_t back) {
   return static_cast<double>(meta->sizes[meta->sizes.size() - back]);
 }
 
+// Factorisations, inverses, solutions: a few cubes of a matrix's side.
+bool is_decomposition(std::string_view base) {
+  static const std::set<std::string_view> kNames = {"cholesky",
+                                                    "cholesky_inverse",
+                                                    "cholesky_solve",
+                                                    "det",
+                                                    "logdet",
+                                                    "slogdet",
+                                                    "inverse",
+                                                    "geqrf",
+                                                    "orgqr",
+                                                    "ormqr",
+                                                    "qr",
+                                                    "svd",
+                                                    "lu_solve",
+                                                    "_lu_with_info",
+                                                    "matrix_exp",
+                                                    "matrix_power",
+                                                    "pinverse",
+                                                    "triangular_solve",
+                                                    "nuclear_norm"};
+  if (base == "linalg_vecdot" || base == "linalg_cross") return false;
+  return kNames.contains(base) || base.starts_with("linalg_") || base.starts_with("_linalg_");
+}
+
 double matmul_flops(const NodeView& node) {
   const std::string_view base = node.base();
   const double out = node.output_elements();
@@ -47,6 +72,13 @@ double matmul_flops(const NodeView& node) {
       if (meta->sizes.size() == 2) weights += elements(meta);
     }
     return 2 * weights * elements(input) / std::max(from_end(input, 1), 1.0);
+  }
+  if (base == "conv_tbc") {
+    const TensorMeta* weight = node.tensor("weight");
+    return 2 * out * elements(weight) / std::max(from_end(weight, 1), 1.0);
+  }
+  if (is_decomposition(base)) {
+    return 4 * elements(node.first_tensor()) * from_end(node.first_tensor(), 1);
   }
   // Vectors and what is left: every input element is used once.
   double read = 0;
@@ -91,6 +123,10 @@ double reduce_flops(const NodeView& node) {
     if (base.find("nearest") != std::string_view::npos) return out;
     if (base.find("bicubic") != std::string_view::npos) return 40 * out;
     return (base.find("trilinear") != std::string_view::npos ? 16 : 8) * out;
+  }
+  if (base.find("fft") != std::string_view::npos || base.ends_with("stft")) {
+    const double points = std::max(in, out);
+    return 5 * points * std::log2(std::max(2.0, points));
   }
   if (base.find("sort") != std::string_view::npos || base == "topk" || base == "median") {
     return in * std::log2(std::max(2.0, from_end(node.first_tensor(), 1)));

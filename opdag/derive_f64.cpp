@@ -17,11 +17,17 @@ bool integral(DType dtype) {
 // Operators that make a tensor of the default dtype when no dtype is given.
 bool makes_default_dtype(const Node& node) {
   static const std::set<std::string_view> kNames = {
-      "aten::zeros",        "aten::ones",   "aten::full",         "aten::empty.memory_format",
-      "aten::rand",         "aten::randn",  "aten::eye",          "aten::linspace",
-      "aten::logspace",     "aten::arange", "aten::arange.start", "aten::arange.start_step",
-      "aten::scalar_tensor"};
-  if (!kNames.contains(node.op)) return false;
+      "aten::zeros",         "aten::ones",
+      "aten::full",          "aten::empty.memory_format",
+      "aten::rand",          "aten::randn",
+      "aten::eye",           "aten::linspace",
+      "aten::logspace",      "aten::arange",
+      "aten::arange.start",  "aten::arange.start_step",
+      "aten::scalar_tensor", "aten::normal.float_float",
+      "aten::range.step",    "aten::fft_fftfreq",
+      "aten::fft_rfftfreq"};
+  const bool window = node.op.substr(0, node.op.find('.')).ends_with("_window");
+  if (!window && !kNames.contains(node.op)) return false;
   const Argument* dtype = node.find("dtype");
   return dtype == nullptr || std::holds_alternative<NoneArg>(*dtype);
 }
