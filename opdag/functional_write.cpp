@@ -71,9 +71,13 @@ ValueId Rewriter::computed(Node node, const Node& original, ValueId self) {
       argument.name = "input";
     }
   }
-  if (node.op == "aten::bernoulli.p") {
-    // The in-place form has a default of its own, and no gradient reaches what it overwrites.
-    if (node.find("p") == nullptr) node.arguments.push_back({"p", 0.5});
+  // The default of the in-place form alone.
+  if (node.op == "aten::bernoulli.p" && node.find("p") == nullptr) {
+    node.arguments.push_back({"p", 0.5});
+  }
+  // No gradient reaches what is overwritten, and these functional forms have no rule of that.
+  if (node.op == "aten::bernoulli.p" ||
+      (node.op == "aten::zero" && dtype_is_complex(meta(self).dtype))) {
     auto& input = std::get<ValueArg>(node.arguments.front().value);
     input.id = make("aten::detach", {{"self", input}}, graph_.value(self).name, meta(input.id));
   }

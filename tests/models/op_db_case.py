@@ -85,6 +85,7 @@ class Case(nn.Module):
                 raise Unusable("not a dense tensor")
         if sum(t.numel() for t in tensors) > MAX_ELEMENTS:
             raise Unusable("large")
+        self.narrow = any(t.dtype in (torch.float32, torch.complex64) for t in tensors)
         self.before = Before(tensors, [trainable and t.requires_grad for t in tensors])
         torch.manual_seed(seed)
         outputs = self.outputs(self.before())

@@ -219,7 +219,8 @@ class Collection:
         for key, tensor in truth.items():
             self.reference[f"{name}/{key}"] = tensor.contiguous()
         self.cases.append({"name": name, "form": candidate.form, "overloads": sorted(between),
-                           "before": before, "after": after, "random": drawn})
+                           "before": before, "after": after, "random": drawn,
+                           "narrow": case.narrow})
         return between
 
     def draws(self, name):
