@@ -13,6 +13,7 @@
 #include "broker/planner/planner.h"
 #include "broker/sweep.h"
 #include "broker/worker_spec_builder.h"
+#include "job/json_read.h"
 
 namespace weft::broker {
 namespace {
@@ -208,9 +209,9 @@ void Core::on_message(const std::string& peer, const proto::PeerMessage& message
 
 void Core::on_report(const std::string& peer, const proto::WorkerReport& report) {
   if (report.event_json().size() > kMaxReportBytes) return;
-  const auto json = nlohmann::json::parse(report.event_json(), nullptr, false);
-  if (json.is_discarded()) return;
-  const auto event = job::event_from_json(json);
+  const auto json = job::parse_json(report.event_json(), "the report");
+  if (!json.ok()) return;
+  const auto event = job::event_from_json(json.value());
   if (!event.ok()) {
     log_warning("peer {} sent a report that is not understood: {}", peer, event.error().message);
     return;

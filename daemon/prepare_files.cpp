@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
+#include "job/json_read.h"
 #include "job/safetensors.h"
 #include "net/codec/graph_codec.h"
 #include "opdag/text.h"
@@ -117,7 +118,7 @@ Result<job::WorkerSpec> prepare_files(const Membership& member, net::BlobStore& 
                                       const proto::Prepare& prepare, const os::Path& dir,
                                       const std::function<bool()>& cancelled) {
   WEFT_TRY_STATUS(os::make_directories(dir, 0700));
-  const json parsed = json::parse(prepare.worker_spec_json(), nullptr, false);
+  WEFT_TRY(const json parsed, job::parse_json(prepare.worker_spec_json(), "the worker's spec"));
   WEFT_TRY(job::WorkerSpec spec, job::worker_spec_from_json(parsed));
   if (spec.job != prepare.job() || spec.stage != prepare.stage() ||
       spec.plan.epoch != prepare.epoch()) {

@@ -10,12 +10,19 @@
 #include "base/log.h"
 #include "base/os/line_pipe.h"
 #include "base/os/signals.h"
+#include "job/json_read.h"
 
 namespace weft::daemon {
 namespace {
 
 constexpr size_t kMaxLineBytes = size_t{1} << 20;
 constexpr int kWriteTimeoutMs = 1000;
+
+// A worker that a job took over may say anything.
+Result<job::WorkerEvent> read_event(const std::string& line) {
+  WEFT_TRY(const nlohmann::json json, job::parse_json(line, "the line"));
+  return job::event_from_json(json);
+}
 
 }  // namespace
 
@@ -38,7 +45,7 @@ struct WorkerProcess::Impl {
     os::name_thread("weft-worker-out");
     os::LineReader lines(child.stdout_fd);
     for (auto line = lines.next(kMaxLineBytes); line.ok(); line = lines.next(kMaxLineBytes)) {
-      auto event = job::event_from_json(nlohmann::json::parse(*line, nullptr, false));
+      auto event = read_event(*line);
       if (event.ok()) {
         on_event(std::move(*event));
       } else {

@@ -4,11 +4,13 @@
 
 #include <cmath>
 
+#include "base/os/process.h"
 #include "executor/check_inputs.h"
 #include "executor/convert.h"
 #include "executor/local_cluster.h"
 #include "opdag/derive.h"
 #include "opdag/import.h"
+#include "opdag/memory_check.h"
 
 namespace weft::executor {
 namespace {
@@ -38,6 +40,7 @@ Result<Model> load_model(const CheckOptions& options) {
   if (options.f64) {
     WEFT_TRY(graph, opdag::promote_f64(graph));
   }
+  WEFT_TRY_STATUS(opdag::check_memory(graph, os::total_memory_bytes()));
   model.graph = std::move(graph);
   model.weights = [archive](const opdag::WeightRef& ref) { return archive.entry(ref.path); };
   return model;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/os/own_process.h"
+#include "base/os/process.h"
 
 namespace weft::executor {
 namespace {
@@ -21,21 +22,28 @@ void append(std::vector<os::Path>& to, const std::vector<os::Path>& paths) {
                [](const os::Path& path) { return !path.empty(); });
 }
 
+Status enter(os::JailMode mode, const std::vector<os::Path>& read,
+             const std::vector<os::Path>& write, const std::string& device) {
+  os::JailPolicy policy = os::system_jail_policy();
+  append(policy.read, read);
+  append(policy.write, write);
+  // Drivers of a GPU reserve address space as they please.
+  if (device.empty() || device == "cpu") policy.max_data_bytes = os::total_memory_bytes();
+  return os::enter_jail(mode, policy);
+}
+
 }  // namespace
 
 Status enter_command_jail(os::JailMode mode, const std::vector<os::Path>& read,
                           const std::vector<os::Path>& write) {
-  os::JailPolicy policy = os::system_jail_policy();
-  append(policy.read, read);
-  append(policy.write, write);
-  return os::enter_jail(mode, policy);
+  return enter(mode, read, write, "cpu");
 }
 
 Status enter_worker_jail(os::JailMode mode, const job::WorkerSpec& spec) {
-  if (spec.work_dir.empty()) return enter_command_jail(mode, files_of(spec), {});
+  if (spec.work_dir.empty()) return enter(mode, files_of(spec), {}, spec.device);
   WEFT_TRY_STATUS(os::make_directories(spec.work_dir, 0700));
   os::set_temporary_folder(spec.work_dir);
-  return enter_command_jail(mode, files_of(spec), {spec.work_dir});
+  return enter(mode, files_of(spec), {spec.work_dir}, spec.device);
 }
 
 }  // namespace weft::executor

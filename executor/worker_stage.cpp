@@ -6,9 +6,11 @@
 #include <numeric>
 
 #include "base/os/file.h"
+#include "base/os/process.h"
 #include "executor/checkpoint.h"
 #include "opdag/cut_eval.h"
 #include "opdag/derive.h"
+#include "opdag/memory_check.h"
 #include "opdag/text.h"
 
 namespace weft::executor {
@@ -25,10 +27,11 @@ Result<opdag::Graph> load_graph(const job::BlobRef& blob, const char* what, bool
   return opdag::promote_f64(*graph);
 }
 
-// Inputs the stage's nodes read, in training or evaluation.
+// Refuses a stage that cannot run here at all; else adds the inputs that its nodes read.
 Status add_inputs(const opdag::Graph& graph, const opdag::Partition& partition, int32_t index,
-                  std::set<std::string>& inputs) {
+                  uint64_t memory_bytes, std::set<std::string>& inputs) {
   WEFT_TRY(const opdag::Stage stage, opdag::extract_stage(graph, partition, index));
+  WEFT_TRY_STATUS(opdag::check_memory(graph, stage, memory_bytes));
   for (const int32_t position : stage.leaves) {
     const opdag::Leaf& leaf = graph.leaves.at(static_cast<size_t>(position));
     if (leaf.kind == opdag::LeafKind::kUserInput) inputs.insert(leaf.target);
@@ -149,9 +152,10 @@ Result<StageFiles> load_stage_files(const job::WorkerSpec& spec) {
   WEFT_TRY(files.links, plan_links(files.graph, files.eval_graph, spec.plan, spec.stage,
                                    files.batch.micro_batches));
   WEFT_TRY(const auto eval, opdag::eval_partition(files.graph, partition, files.eval_graph));
-  WEFT_TRY_STATUS(add_inputs(files.graph, partition, spec.stage, files.inputs));
+  const uint64_t memory = os::total_memory_bytes();
+  WEFT_TRY_STATUS(add_inputs(files.graph, partition, spec.stage, memory, files.inputs));
   if (const int32_t mine = eval.stage_of(spec.stage); mine != opdag::kNone) {
-    WEFT_TRY_STATUS(add_inputs(files.eval_graph, eval.partition, mine, files.inputs));
+    WEFT_TRY_STATUS(add_inputs(files.eval_graph, eval.partition, mine, memory, files.inputs));
   }
   return files;
 }

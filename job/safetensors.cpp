@@ -14,7 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the format's own readers
+// Some 100 bytes a tensor. The format's own readers take 100 MB, which parsed are gigabytes.
+constexpr uint64_t kMaxHeaderBytes = 32 << 20;
 constexpr size_t kMaxDimensions = 64;
 constexpr const char* kMetadata = "__metadata__";
 

@@ -22,7 +22,7 @@ constexpr uint32_t kCentralSignature = 0x02014b50, kLocalSignature = 0x04034b50;
 constexpr uint64_t kEndBytes = 22, kLocator64Bytes = 20, kEnd64Bytes = 56;
 constexpr uint64_t kCentralBytes = 46, kLocalBytes = 30, kMaxCommentBytes = 65535;
 constexpr uint64_t kMaxEntries = 1 << 20;
-constexpr uint64_t kMaxInflatedBytes = uint64_t{8} << 30;
+constexpr uint64_t kMaxInflatedBytes = uint64_t{1} << 30;
 constexpr uint64_t kMaxInflateRatio = 1100;  // deflate cannot exceed 1032
 constexpr uint16_t kStored = 0, kDeflated = 8, kEncrypted = 1, kZip64Extra = 1;
 
@@ -186,7 +186,8 @@ Result<std::pair<std::string, Entry>> read_entry(const Reader& file, const Direc
   if (entry.method == kDeflated &&
       (entry.size > kMaxInflatedBytes || entry.size / kMaxInflateRatio > entry.packed)) {
     return corrupt(
-        fmt::format("'{}' claims to inflate from {} to {} bytes", name, entry.packed, entry.size));
+        fmt::format("'{}' claims to inflate from {} to {} bytes; at most {} are accepted", name,
+                    entry.packed, entry.size, kMaxInflatedBytes));
   }
   at += record;
   return std::pair{std::move(name), entry};

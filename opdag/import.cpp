@@ -20,6 +20,10 @@ std::string_view text_of(const Buffer& buffer) {
 }
 
 Result<Json> read_json(const Archive& archive, const std::string& name) {
+  if (const uint64_t bytes = archive.size_of(name).value_or(0); bytes > kMaxJsonBytes) {
+    return make_error(Code::kTooLarge, fmt::format("{} has {} bytes, at most {} are read", name,
+                                                   bytes, kMaxJsonBytes));
+  }
   WEFT_TRY(const Buffer bytes, archive.entry(name));
   return parse_json(text_of(bytes), name);
 }

@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <unordered_set>
 
 namespace weft::opdag {
 namespace {
 
-constexpr size_t kMaxJsonBytes = size_t{512} << 20;
 constexpr int kMaxJsonDepth = 64;
+constexpr size_t kMaxOutputNames = 10000;
 
 // Nesting depth by a scan that knows strings, before any recursive work is done.
 bool too_deep(std::string_view text) {
@@ -40,7 +41,10 @@ Result<int64_t> read_size(const Json& size, const std::string& what) {
 
 void flatten_spec(const Json& spec, const std::string& prefix, int depth,
                   std::vector<std::string>& names) {
-  if (depth > 32 || names.size() > 100000) throw std::runtime_error("treespec too large");
+  // Names are kept for every leaf, with the keys on its way: both are a stranger's choice.
+  if (depth > 32 || names.size() > kMaxOutputNames || prefix.size() > kMaxNameBytes) {
+    throw std::runtime_error("treespec too large");
+  }
   if (spec.at("type").is_null()) {
     names.push_back(prefix.empty() ? "out.0" : prefix);
     return;
@@ -217,15 +221,14 @@ std::vector<std::string> output_names(const std::string& out_spec) {
   } catch (const std::exception&) {
     return {};  // outputs are then called out.0, out.1, ...
   }
+  std::unordered_set<std::string> taken;
   for (size_t i = 0; i < names.size(); ++i) {
     const bool plain = !names[i].empty() && names[i].size() <= kMaxNameBytes &&
                        std::none_of(names[i].begin(), names[i].end(), [](char c) {
                          return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
                        });
-    if (!plain || std::find(names.begin(), names.begin() + static_cast<long>(i), names[i]) !=
-                      names.begin() + static_cast<long>(i)) {
-      names[i] = fmt::format("out.{}", i);
-    }
+    if (!plain || taken.contains(names[i])) names[i] = fmt::format("out.{}", i);
+    taken.insert(names[i]);
   }
   return names;
 }

@@ -14,6 +14,9 @@ namespace weft::opdag {
 
 using Json = nlohmann::json;
 
+// The largest models describe themselves in some 20 MiB; parsed, it takes up to 15 times that.
+inline constexpr size_t kMaxJsonBytes = size_t{128} << 20;
+
 // Parses within bounds of size and nesting depth.
 Result<Json> parse_json(std::string_view text, const std::string& name);
 

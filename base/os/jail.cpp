@@ -36,7 +36,7 @@ Result<std::string> no_new_privileges() {
   return std::string("no_new_privs");
 }
 
-Result<std::string> limit_resources(uint64_t max_open_files) {
+Result<std::string> limit_resources(uint64_t max_open_files, uint64_t max_data_bytes) {
   const rlimit none{0, 0};
   if (::setrlimit(RLIMIT_CORE, &none) != 0) return system_error("limit of core dumps");
   rlimit files{};
@@ -44,7 +44,16 @@ Result<std::string> limit_resources(uint64_t max_open_files) {
   files.rlim_max = std::min<rlim_t>(files.rlim_max, max_open_files);
   files.rlim_cur = files.rlim_max;
   if (::setrlimit(RLIMIT_NOFILE, &files) != 0) return system_error("limit of open files");
-  return fmt::format("limits (no core dumps, {} open files)", files.rlim_max);
+  if (max_data_bytes == 0) {
+    return fmt::format("limits (no core dumps, {} open files)", files.rlim_max);
+  }
+  rlimit data{};
+  if (::getrlimit(RLIMIT_DATA, &data) != 0) return system_error("limit of memory");
+  data.rlim_max = std::min<rlim_t>(data.rlim_max, max_data_bytes);
+  data.rlim_cur = data.rlim_max;
+  if (::setrlimit(RLIMIT_DATA, &data) != 0) return system_error("limit of memory");
+  return fmt::format("limits (no core dumps, {} open files, {:.3g} GiB of memory)", files.rlim_max,
+                     static_cast<double>(data.rlim_max) / (1 << 30));
 }
 
 Result<std::string> give_way_in_memory() {
@@ -84,7 +93,7 @@ std::string JailReport::text() const {
 JailReport enter_jail(const JailPolicy& policy) {
   JailReport report;
   add(report, no_new_privileges());
-  add(report, limit_resources(policy.max_open_files));
+  add(report, limit_resources(policy.max_open_files, policy.max_data_bytes));
   add(report, give_way_in_memory());
   const size_t threads = threads_of_this_process();
   add(report, restrict_files(policy));

@@ -29,6 +29,9 @@ struct JailPolicy {
   std::vector<Path> devices;  // read, write, ioctl
   std::vector<Path> write;    // folders: read, write, create, rename, remove
   uint64_t max_open_files = 16384;
+  // Of memory the process allocates (RLIMIT_DATA); 0: as before. An allocation beyond it fails at
+  // once, where the kernel would otherwise promise memory that is not there.
+  uint64_t max_data_bytes = 0;
 };
 
 // What libraries of the system, of this program and of its GPU open: no file of a user beside the

@@ -9,6 +9,8 @@
 
 #include "base/hash.h"
 
+#include "job/json_read.h"
+
 namespace weft::broker {
 namespace {
 
@@ -179,9 +181,15 @@ void answer(const net::HttpReply& reply, Result<Json> result, int status) {
                     : net::problem_response(result.error()));
 }
 
+Result<Json> parse_json(const std::string& text) {
+  auto body = job::parse_json(text, "the request's body");
+  if (body.ok()) return body;
+  return make_error(Code::kInvalid, body.error().message, "see docs/api.md");
+}
+
 Result<Json> parse_body(const net::HttpRequest& request, std::initializer_list<const char*> known) {
   if (request.body.empty()) return Json(Json::object());
-  Json body = Json::parse(request.body, nullptr, false);
+  WEFT_TRY(Json body, parse_json(request.body));
   if (!body.is_object()) {
     return make_error(Code::kInvalid, "the request's body is not a JSON object", "see docs/api.md");
   }

@@ -137,6 +137,8 @@ class Api {
 // ---- helpers of the resource files -------------------------------------------------------------
 net::HttpResponse json_response(const Json& body, int status = 200);
 void answer(const net::HttpReply& reply, Result<Json> result, int status = 200);
+// A request's body: bounded in depth, kInvalid if it is no JSON.
+Result<Json> parse_json(const std::string& text);
 // The body as an object whose fields are all among `known`; an empty body is {}.
 Result<Json> parse_body(const net::HttpRequest& request, std::initializer_list<const char*> known);
 Result<std::string> text_field(const Json& body, const char* name, size_t max_bytes);

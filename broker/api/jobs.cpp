@@ -12,14 +12,6 @@ Json optional_number(const std::optional<double>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
-Result<Json> body_of(const net::HttpRequest& request) {
-  Json body = Json::parse(request.body, nullptr, false);
-  if (body.is_discarded()) {
-    return make_error(Code::kInvalid, "the request's body is not JSON", "see docs/api.md");
-  }
-  return body;
-}
-
 }  // namespace
 
 Result<std::string> Api::find_job(const std::string& id_or_name) const {
@@ -71,7 +63,7 @@ Json Api::job_json(const Job& job) {
 
 void Api::post_plan(const Call& call, const net::HttpReply& reply) {
   answer(reply, [&]() -> Result<Json> {
-    WEFT_TRY(const Json body, body_of(call.request));
+    WEFT_TRY(const Json body, parse_json(call.request.body));
     WEFT_TRY(const Submission submission, submission_from_json(body));
     WEFT_TRY(const JobGraphs graphs, load_graphs(submission, core_.blobs()));
     WEFT_TRY_STATUS(check_submission(submission, graphs, core_.blobs(), /*dry_run=*/true));
@@ -95,7 +87,7 @@ void Api::post_job(const Call& call, const net::HttpReply& reply) {
   answer(
       reply,
       [&]() -> Result<Json> {
-        WEFT_TRY(const Json body, body_of(call.request));
+        WEFT_TRY(const Json body, parse_json(call.request.body));
         WEFT_TRY(Submission submission, submission_from_json(body));
         WEFT_TRY(JobGraphs graphs, load_graphs(submission, core_.blobs()));
         WEFT_TRY_STATUS(check_submission(submission, graphs, core_.blobs(), /*dry_run=*/false));

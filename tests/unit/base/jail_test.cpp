@@ -174,6 +174,18 @@ TEST(Jail, ThreadsMemoryAndSocketsStay) {
   });
 }
 
+TEST(Jail, AnAllocationBeyondTheLimitFailsAtOnce) {
+  Folders at;
+  at.policy.max_data_bytes = uint64_t{1} << 30;
+  EXPECT_JAILED(at.policy, "limits", [&] {
+    const auto map = [](size_t bytes) {
+      return ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    };
+    return std::vector<bool>{map(size_t{2} << 30) == MAP_FAILED, errno == ENOMEM,
+                             map(size_t{1} << 20) != MAP_FAILED};
+  });
+}
+
 // Signals that end a process by itself still do: abort() is how an assertion ends.
 TEST(Jail, AbortStillEndsIt) {
   const Folders at;
