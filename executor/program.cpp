@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <mutex>
 
 #include "base/rng.h"
@@ -97,6 +99,9 @@ class Program::Compiler {
     WEFT_TRY(step.arguments, compile_arguments(node, *step.handle, spec_.device, slot_of));
     step.node = node.id;
     step.op = node.op;
+    // A node of a group may write through its view: that memory must be shared.
+    if (node.op == "aten::view" && node.atomic_group == kNone) step.lenient = Lenient::kView;
+    if (node.op == "aten::masked_fill.Scalar") step.lenient = Lenient::kMaskedFill;
     if (const opdag::OpInfo* info = opdag::find_op(node.op)) {
       step.random = info->random;
       for (std::string_view name : info->writes_buffers) {
@@ -185,6 +190,17 @@ void seed_generator(at::Device device, uint64_t seed) {
   generator.set_current_seed(seed);
 }
 
+// self, mask, value
+void keep_in_range(torch::jit::Stack& stack) {
+  const auto type = stack[0].toTensor().scalar_type();
+  if (type != at::kBFloat16 && type != at::kHalf) return;
+  const double most = type == at::kHalf ? double{std::numeric_limits<c10::Half>::max()}
+                                        : double{std::numeric_limits<c10::BFloat16>::max()};
+  if (stack[2].isDouble() && std::isfinite(stack[2].toDouble())) {
+    stack[2] = std::clamp(stack[2].toDouble(), -most, most);
+  }
+}
+
 }  // namespace
 
 Status Program::run_step(const Step& step, std::vector<at::IValue>& frame,
@@ -209,7 +225,10 @@ Status Program::run_step(const Step& step, std::vector<at::IValue>& frame,
                                          static_cast<uint64_t>(context.micro_batch),
                                          static_cast<uint64_t>(step.node)}));
     step.handle->callBoxed(stack);
+  } else if (step.lenient == Lenient::kView) {
+    stack = {at::reshape(stack[0].toTensor(), stack[1].toIntVector())};
   } else {
+    if (step.lenient == Lenient::kMaskedFill) keep_in_range(stack);
     step.handle->callBoxed(stack);
   }
   for (size_t i = 0; i < step.results.size(); ++i) {

@@ -54,6 +54,10 @@ struct RunContext {
   bool write_buffers = true;  // false: operators that update buffers get copies of them
 };
 
+// Two operators run as their writer meant them where the export froze a fact of its own machine:
+// `view` of memory that another device's kernels lay out differently is `reshape`, and the number
+// of `masked_fill` is kept within the range of the element type that autocast chose (an export has
+// float32's lowest number where the module asks for the lowest of its own type).
 class Program {
  public:
   static Result<Program> compile(const opdag::Graph& graph, const ProgramSpec& spec);
@@ -67,6 +71,7 @@ class Program {
   Result<Values> run(std::vector<at::IValue> inputs, const RunContext& context) const;
 
  private:
+  enum class Lenient { kNone, kView, kMaskedFill };
   struct Step {
     std::optional<c10::OperatorHandle> handle;  // none: alias of slot `from`
     std::vector<ArgTemplate> arguments;
@@ -76,6 +81,7 @@ class Program {
     std::vector<int32_t> drops;             // slots whose last use this is
     int32_t from = opdag::kNone;
     bool random = false;
+    Lenient lenient = Lenient::kNone;
     opdag::NodeId node = opdag::kNone;
     std::string op;
   };

@@ -29,8 +29,9 @@ fill_carry() {
   rm -rf "$carry" && mkdir -p "$carry"
   for package in "$folder"/*.deb; do dpkg -x "$package" "$carry"; done
   rm -rf "$folder" "$carry"/usr/share/{doc,man} "$carry"/usr/bin
-  # Other versions export other graphs.
-  "$python" -m pip download -q --no-deps -d "$carry/wheels" "$(sed -n 's/^pip transformers/transformers/p' scripts/dependencies.txt)"
+  # Other versions of transformers export other graphs.
+  "$python" -m pip download -q --no-deps -d "$carry/wheels" pluggy iniconfig packaging \
+    $(sed -n 's/^pip \(transformers.*\|pytest=.*\)/\1/p' scripts/dependencies.txt)
   # Links to libraries of packages that were left out.
   find "$carry" -xtype l -delete
   du -sh "$carry"
@@ -78,15 +79,23 @@ results=${OUT:-$root/docs/results}
 mkdir -p "$results"
 echo "card: $card; results: $results/gpu-$slug-*"
 
+# Each part runs whatever became of the others.
+run_tests() {
+  local models=$build/gpu-models failed=0
+  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv
+  "$python" tests/models/export_models.py --out "$models" || failed=1
+  "$python" tests/models/reference.py --device cuda --dir "$models" || failed=1
+  "$python" tests/models/zoo.py --device cuda --out "$models/zoo" || failed=1
+  WEFT_MODELS=$models "$build/tests/gpu_executor_test" || failed=1
+  # The real worker, jailed, as a daemon starts it.
+  WEFT_TEST_DEVICE=cuda:0 WEFT_BIN_DIR=$build/bin WEFT_SOURCE_DIR=$root "$python" -m pytest -q \
+    tests/integration/worker_test.py -k "one_stage_learns or resume_with or lost_daemon" || failed=1
+  return $failed
+}
+
 if [[ $parts == *" tests "* ]]; then
   log=$results/gpu-$slug-tests.txt
-  models=$build/gpu-models
-  {
-    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv
-    "$python" tests/models/export_models.py --out "$models"
-    "$python" tests/models/reference.py --device cuda --dir "$models"
-    WEFT_MODELS=$models "$build/tests/gpu_executor_test"
-  } >"$log" 2>&1 || status=1
+  run_tests >"$log" 2>&1 || status=1
   grep -E '^\[  (FAILED|PASSED|SKIPPED)|^\[==|differ|bf16|Failure|rror' "$log" | tail -90
 fi
 if [[ $parts == *" bench "* ]]; then

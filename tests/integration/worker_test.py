@@ -16,6 +16,7 @@ import pytest
 SOURCE = os.environ.get("WEFT_SOURCE_DIR", os.path.join(os.path.dirname(__file__), "..", ".."))
 BIN = os.environ.get("WEFT_BIN_DIR", os.path.join(SOURCE, "build", "bin"))
 WORKER = os.path.join(BIN, "weft-worker")
+DEVICE = os.environ.get("WEFT_TEST_DEVICE", "cpu")
 DEADLINE_S = 180
 pytestmark = pytest.mark.skipif(not os.path.exists(WORKER), reason=f"{WORKER} is not built")
 
@@ -116,7 +117,7 @@ class Cluster:
                 "resume": {"step": changes.get("resume_step", 0),
                            "shards": changes["shards_of"](stage) if "shards_of" in changes
                            else changes.get("shards", [])},
-                "work_dir": str(work_dir), "device": "cpu", "threads": 1,
+                "work_dir": str(work_dir), "device": DEVICE, "threads": 1,
                 "listen_host": "127.0.0.1", "listen_port": 0, "certificate_path": certificate,
                 "key_path": key, "ca_path": str(authority.ca),
                 "link_timeout_ms": changes.get("link_timeout_ms", 15000),

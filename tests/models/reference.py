@@ -37,9 +37,20 @@ class Program:
         if device != "cpu":
             program = move_to_device_pass(program, device)
         self.module = program.module()
+        if device != "cpu":
+            self.reshape()
         if dtype == torch.float64:
             self.widen()
         self.names_of = tied_names(path)
+
+    def reshape(self):
+        """A view that fitted the memory layout of the CPU's kernels need not fit the card's."""
+        for graph_module in self.module.modules():
+            if isinstance(graph_module, torch.fx.GraphModule):
+                for node in graph_module.graph.nodes:
+                    if node.target is torch.ops.aten.view.default:
+                        node.target = torch.ops.aten.reshape.default
+                graph_module.recompile()
 
     def widen(self):
         graphs = [m for m in self.module.modules() if isinstance(m, torch.fx.GraphModule)]

@@ -7,7 +7,9 @@ the same numbers. Usage: zoo.py --out DIR [--device cuda] [name ...]
 """
 import argparse
 import pathlib
+import sys
 import time
+import traceback
 
 import torch
 import torch.nn.functional as F
@@ -377,12 +379,19 @@ def main():
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
+    failed = []
     for name in options.names or MODELS:
         start = time.monotonic()
-        export_models.export(name, MODELS[name], options.out)
-        reference.compare_with(options.out, name, options.device, training=False)
+        try:
+            export_models.export(name, MODELS[name], options.out)
+            reference.compare_with(options.out, name, options.device, training=False)
+        except Exception:  # pylint: disable=broad-except
+            traceback.print_exc()
+            failed.append(name)
         print(f"{name}: {time.monotonic() - start:.1f} s", flush=True)
     zoo_features.export_refused(options.out)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

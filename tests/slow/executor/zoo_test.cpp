@@ -3,6 +3,7 @@
 #include "opdag/cut.h"
 #include "opdag/import.h"
 #include "tests/support/exported_models.h"
+#include "tests/support/zoo_names.h"
 
 namespace weft::executor::testing {
 namespace {
@@ -49,26 +50,11 @@ TEST_P(Zoo, Float32IsAsNearToTheTruthAsPyTorch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Language, Zoo,
-                         ::testing::Values("gpt_neox", "mistral", "qwen2", "qwen3", "gemma",
-                                           "gemma2", "gemma3", "phi", "opt", "bloom", "mixtral",
-                                           "qwen3_moe", "t5", "t5_gated", "bart", "whisper", "bert",
-                                           "roberta", "distilbert", "albert", "deberta", "clip"),
-                         [](const auto& info) { return info.param; });
-INSTANTIATE_TEST_SUITE_P(Vision, Zoo,
-                         ::testing::Values("vit", "vit_torchvision", "swin", "swin_v2", "convnext",
-                                           "resnet101", "densenet", "efficientnet", "mobilenet_v2",
-                                           "mobilenet_v3", "regnet", "shufflenet", "maxvit", "fcn",
-                                           "video_resnet", "swin3d"),
-                         [](const auto& info) { return info.param; });
-INSTANTIATE_TEST_SUITE_P(Nets, Zoo,
-                         ::testing::Values("unet", "stereo", "dit", "lstm", "gru", "graphsage",
-                                           "moe"),
-                         [](const auto& info) { return info.param; });
-INSTANTIATE_TEST_SUITE_P(Features, Zoo,
-                         ::testing::Values("nested", "edges", "buffers", "tied", "frozen", "lists",
-                                           "no_grad", "checkpointed", "autocast_off"),
-                         [](const auto& info) { return info.param; });
+constexpr auto kName = [](const auto& info) { return info.param; };
+INSTANTIATE_TEST_SUITE_P(Language, Zoo, ::testing::ValuesIn(kZooLanguage), kName);
+INSTANTIATE_TEST_SUITE_P(Vision, Zoo, ::testing::ValuesIn(kZooVision), kName);
+INSTANTIATE_TEST_SUITE_P(Nets, Zoo, ::testing::ValuesIn(kZooNets), kName);
+INSTANTIATE_TEST_SUITE_P(Features, Zoo, ::testing::ValuesIn(kZooFeatures), kName);
 
 // Layers before the first trainable one: no gradient, no optimizer state, nothing sent backward.
 TEST(ZooFeatures, FrozenStagesAreLeftAlone) {

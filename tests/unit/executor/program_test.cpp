@@ -52,6 +52,43 @@ TEST(Program, RandomOperatorsDependOnlyOnTheirSeed) {
   EXPECT_FALSE(at::equal(first, draw({2, 2, 3, true})));
 }
 
+// Another device's kernels lay their results out differently than where the model was exported.
+TEST(Program, AViewOfMemoryLaidOutDifferentlyIsAReshape) {
+  GraphBuilder b;
+  const auto x = b.input("x", {4, 8});
+  const auto y =
+      b.op("aten::view", {{"self", opdag::ValueArg{x}}, {"size", opdag::IntListArg{{{32}}}}}, {32});
+  opdag::Graph graph = must(b.build());
+  const at::Tensor transposed = at::randn({8, 4}).t();
+  const auto values = must(compile(graph, x, y).run({transposed}, {}));
+  EXPECT_TRUE(at::equal(values.outputs[0].toTensor(), transposed.reshape({32})));
+  const at::Tensor whole = at::randn({4, 8});
+  EXPECT_TRUE(must(compile(graph, x, y).run({whole}, {})).outputs[0].toTensor().is_alias_of(whole));
+  // What may be written through must stay a view.
+  graph.nodes[0].atomic_group = 0;
+  EXPECT_FALSE(compile(graph, x, y).run({transposed}, {}).ok());
+}
+
+TEST(Program, AMaskIsFilledWithinTheRangeOfItsType) {
+  GraphBuilder b;
+  const auto x = b.input("x", {4});
+  const auto mask = b.op("aten::gt.Scalar", {{"self", opdag::ValueArg{x}}, {"other", 0.0}}, {4});
+  const auto y = b.op("aten::masked_fill.Scalar",
+                      {{"self", opdag::ValueArg{x}},
+                       {"mask", opdag::ValueArg{mask}},
+                       {"value", double{std::numeric_limits<float>::lowest()}}},
+                      {4});
+  const opdag::Graph graph = must(b.build());
+  for (const auto type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    const at::Tensor input = at::tensor({-1.0, 1.0, 2.0, -2.0}).to(type);
+    const auto filled = must(compile(graph, x, y).run({input}, {})).outputs[0].toTensor();
+    EXPECT_EQ(filled.scalar_type(), type);
+    EXPECT_TRUE(filled.isfinite().all().item<bool>());
+    EXPECT_LT(filled[1].item<double>(), -6e4);
+    EXPECT_EQ(filled[0].item<double>(), -1);
+  }
+}
+
 TEST(Program, AFailingOperatorIsNamed) {
   GraphBuilder b;
   const auto x = b.input("x", {4, 8});
