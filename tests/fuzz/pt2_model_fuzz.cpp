@@ -1,0 +1,83 @@
+// The description inside a .pt2 (models/model.json and the table of weights, split by a zero
+// byte), and all that happens to an imported graph before it runs: derived graphs, cuts, text.
+#include "base/rng.h"
+#include "opdag/cut.h"
+#include "opdag/derive.h"
+#include "opdag/import.h"
+#include "opdag/inspect.h"
+#include "opdag/op_table.h"
+#include "opdag/text.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/support/pt2_model.h"
+
+namespace weft::fuzz {
+
+using opdag::testing::Json;
+using opdag::testing::Pt2Model;
+using weft::testing::ZipWriter;
+
+namespace {
+
+std::string zipped(std::string_view program, std::string_view weights) {
+  ZipWriter zip;
+  zip.add("m/data/weights/weight_0", std::string(36, 'w'));
+  zip.add("m/data/weights/weight_1", std::string(8, 'n'));
+  zip.add("m/data/weights/model_weights_config.json", std::string(weights));
+  zip.add("m/models/model.json", std::string(program));
+  zip.add("m/byteorder", "little");
+  return zip.finish();
+}
+
+void use(const opdag::Graph& graph) {
+  auto text = opdag::to_text(graph);
+  auto again = opdag::parse_text(text);
+  WEFT_CHECK(again.ok() && *again == graph);
+  (void)opdag::derive_eval(graph);
+  (void)opdag::promote_f64(graph);
+  const auto pruned = opdag::prune_to(graph, {});
+  if (!pruned.ok()) return;
+  for (const opdag::Node& node : pruned->nodes) (void)opdag::node_cost(*pruned, node);
+  Rng rng(1);
+  const auto cut = opdag::random_partition(*pruned, 2, rng);
+  if (!cut.ok()) return;
+  WEFT_CHECK(opdag::check_partition(*pruned, *cut).ok());
+  for (int32_t stage = 0; stage < 2; ++stage) (void)opdag::extract_stage(*pruned, *cut, stage);
+}
+
+}  // namespace
+
+std::vector<std::string> seeds() {
+  std::vector<std::string> made;
+  const auto add = [&](const Pt2Model& model) {
+    made.push_back(model.program.dump() + '\0' + Json{{"config", model.weights}}.dump());
+  };
+  Pt2Model model;
+  add(model);
+  model.nodes().erase(0);
+  add(model);
+  Pt2Model symbolic;
+  symbolic.value("x")["sizes"][0] = {{"as_expr", {{"expr_str", "s0"}, {"hint", {{"as_int", 2}}}}}};
+  add(symbolic);
+  return made;
+}
+
+}  // namespace weft::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace weft;
+  const std::string_view input = fuzz::text_of(data, size);
+  const size_t end = std::min(input.find('\0'), input.size());
+  static const std::string kWeights =
+      opdag::testing::Json{{"config", opdag::testing::Pt2Model().weights}}.dump();
+  const std::string_view weights =
+      end < input.size() ? input.substr(end + 1) : std::string_view(kWeights);
+  const fuzz::MemoryFile file(fuzz::zipped(input.substr(0, end), weights));
+  const auto archive = opdag::Archive::open(file.path());
+  WEFT_CHECK(archive.ok());
+  const auto graph = opdag::import_graph(*archive);
+  if (graph.ok()) fuzz::use(*graph);
+  opdag::ImportOptions lenient;
+  lenient.keep_refused = true;
+  (void)opdag::import_graph(*archive, lenient);
+  return 0;
+}
