@@ -42,10 +42,9 @@ struct Connection {
   void push_control(Frame frame);
 
   TlsStream stream;
-  asio::steady_timer wake;       // cancelled when there is something to write
-  std::deque<Frame> control;     // goes before any message
-  std::vector<std::byte> input;  // decrypted and not yet handled, from `taken` on
-  size_t taken = 0;
+  asio::steady_timer wake;    // cancelled when there is something to write
+  std::deque<Frame> control;  // goes before any message
+  size_t handled = 0;         // bytes of the frame that was read last
   Pacer pacer;
   Link* link = nullptr;     // once authenticated
   int64_t deadline_ms = 0;  // closed by the watchdog then; 0: none

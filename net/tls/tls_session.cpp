@@ -19,7 +19,8 @@ using asio::use_awaitable;
 
 constexpr int64_t kTlsRecordBytes = 22;      // header, content type and tag of one TLS 1.3 record
 constexpr size_t kWorthPackingBytes = 2048;  // room below which a message frame waits for the next
-constexpr size_t kReadBytes = 256 * 1024;
+constexpr size_t kMaxFrameBytes = kPrefixBytes + kMaxHeaderBytes + kMaxHelloBytes;
+static_assert(kMaxFrameBytes < TlsStream::kMaxArrived, "a frame must fit into what a stream holds");
 constexpr int64_t kLingerMs = 500;
 constexpr int32_t kMaxViolations = 8;
 // Answers not yet written: beyond every credit, so only a sender that repeats and never reads.
@@ -148,12 +149,13 @@ Status TlsCore::check_hello(const Link& link, const HelloFrame& hello) const {
                                 hello.peer, hello.stage, hello.job, hello.epoch));
 }
 
-// The frame's body points into the connection's input and lives until the next call.
+// The frame's body points into what the stream holds and lives until the next call.
 Task<Status> TlsCore::read_frame(ConnectionPtr connection, DecodedFrame* out) {
-  auto& input = connection->input;
+  TlsStream& stream = connection->stream;
+  stream.consume(std::exchange(connection->handled, 0));
   std::optional<Prefix> prefix;
   for (;;) {
-    const auto here = std::span<const std::byte>(input).subspan(connection->taken);
+    const auto here = stream.arrived();
     if (!prefix && here.size() >= kPrefixBytes) {
       auto decoded = decode_prefix(here.first(kPrefixBytes));
       if (!decoded.ok()) co_return std::move(decoded).error();
@@ -163,13 +165,11 @@ Task<Status> TlsCore::read_frame(ConnectionPtr connection, DecodedFrame* out) {
       const size_t bytes = kPrefixBytes + prefix->rest_bytes();
       auto decoded = decode_frame(*prefix, here.first(bytes));
       if (!decoded.ok()) co_return std::move(decoded).error();
-      connection->taken += bytes;
+      connection->handled = bytes;
       *out = std::move(decoded).value();
       co_return Status();
     }
-    input.erase(input.begin(), input.begin() + static_cast<ptrdiff_t>(connection->taken));
-    connection->taken = 0;
-    const auto ec = co_await connection->stream.read(input, kReadBytes);
+    const auto ec = co_await stream.read();
     if (ec) co_return io_error(ec, "the connection ended");
   }
 }

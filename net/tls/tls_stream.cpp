@@ -7,6 +7,7 @@
 #include <boost/asio/ssl/error.hpp>
 #include <cstring>
 #include <new>
+#include <utility>
 
 // g++ 12 takes Asio's coroutine frame allocation for a mismatch with its own deallocation.
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
@@ -19,11 +20,13 @@ using asio::as_tuple;
 using asio::use_awaitable;
 
 constexpr size_t kReceiveBytes = 256 * 1024;
-constexpr size_t kRecordBytes = 16 * 1024;
+constexpr size_t kReadBytes = 256 * 1024;  // of plaintext, before others get their turn
 
-// Why a call of OpenSSL did not succeed.
-boost::system::error_code failure(int reason) {
+// Why a call of OpenSSL did not succeed. received: how the socket failed below it, if it did.
+boost::system::error_code failure(int reason, boost::system::error_code received = {}) {
   if (reason == SSL_ERROR_ZERO_RETURN) return asio::error::eof;
+  if (received == asio::error::eof) return asio::ssl::error::stream_truncated;
+  if (received) return received;
   if (const unsigned long code = ERR_get_error(); code != 0) {
     return {static_cast<int>(code), asio::error::get_ssl_category()};
   }
@@ -44,16 +47,17 @@ BIO_METHOD* TlsStream::bio_method() {
 }
 
 int TlsStream::bio_read(BIO* bio, char* data, int size) {
-  Received& from = static_cast<TlsStream*>(BIO_get_data(bio))->received_;
+  auto& stream = *static_cast<TlsStream*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
-  if (from.begin == from.end) {
+  stream.received_ = {};
+  const size_t count =
+      stream.socket_.read_some(asio::buffer(data, static_cast<size_t>(size)), stream.received_);
+  if (!stream.received_) return static_cast<int>(count);
+  if (stream.received_ == asio::error::would_block) {
+    stream.received_ = {};
     BIO_set_retry_read(bio);
-    return -1;
   }
-  const size_t count = std::min(from.end - from.begin, static_cast<size_t>(size));
-  std::memcpy(data, from.bytes.data() + from.begin, count);
-  from.begin += count;
-  return static_cast<int>(count);
+  return -1;
 }
 
 int TlsStream::bio_write(BIO* bio, const char* data, int size) {
@@ -74,17 +78,15 @@ TlsStream::TlsStream(asio::io_context& io, SSL_CTX* context) : socket_(io), ssl_
   BIO_set_data(bio, this);
   BIO_set_init(bio, 1);
   SSL_set_bio(ssl_.get(), bio, bio);
-  // Whole receives at once into OpenSSL's buffer, rather than header and body of each record.
+  // Many records a receive, rather than header and body of each.
   SSL_set_read_ahead(ssl_.get(), 1);
+  SSL_set_default_read_buffer_len(ssl_.get(), kReceiveBytes);
 }
 
-TlsStream::Task<TlsStream::ErrorCode> TlsStream::receive() {
-  if (received_.bytes.empty()) received_.bytes.resize(kReceiveBytes);
-  received_.begin = received_.end = 0;  // OpenSSL asked for more: all is taken
-  const auto [ec, count] =
-      co_await socket_.async_read_some(asio::buffer(received_.bytes), as_tuple(use_awaitable));
-  received_.end = count;
-  co_return ec == asio::error::eof ? ErrorCode(asio::ssl::error::stream_truncated) : ec;
+TlsStream::Task<TlsStream::ErrorCode> TlsStream::readable() {
+  const auto [ec] =
+      co_await socket_.async_wait(asio::socket_base::wait_read, as_tuple(use_awaitable));
+  co_return ec;
 }
 
 TlsStream::Task<TlsStream::ErrorCode> TlsStream::send_pending() {
@@ -97,6 +99,9 @@ TlsStream::Task<TlsStream::ErrorCode> TlsStream::send_pending() {
 }
 
 TlsStream::Task<TlsStream::ErrorCode> TlsStream::handshake(bool server) {
+  ErrorCode ec;
+  socket_.non_blocking(true, ec);
+  if (ec) co_return ec;
   if (server) {
     SSL_set_accept_state(ssl_.get());
   } else {
@@ -107,39 +112,47 @@ TlsStream::Task<TlsStream::ErrorCode> TlsStream::handshake(bool server) {
     const int done = SSL_do_handshake(ssl_.get());
     const int reason = SSL_get_error(ssl_.get(), done);
     const ErrorCode failed =
-        done == 1 || reason == SSL_ERROR_WANT_READ ? ErrorCode() : failure(reason);
+        done == 1 || reason == SSL_ERROR_WANT_READ ? ErrorCode() : failure(reason, received_);
     // An alert tells the other side why.
     const ErrorCode sent = co_await send_pending();
     if (failed) co_return failed;
     if (sent) co_return sent;
     if (done == 1) co_return ErrorCode();
-    if (const ErrorCode ec = co_await receive()) co_return ec;
+    if (const ErrorCode ec = co_await readable()) co_return ec;
   }
 }
 
-TlsStream::Task<TlsStream::ErrorCode> TlsStream::read(std::vector<std::byte>& out, size_t most) {
-  const size_t before = out.size();
+void TlsStream::make_room() {
+  if (!plain_) plain_ = std::make_unique_for_overwrite<std::byte[]>(kMaxArrived);
+  if (begin_ == end_) {
+    begin_ = end_ = 0;
+  } else if (kMaxArrived - end_ < kReadBytes) {
+    std::memmove(plain_.get(), plain_.get() + begin_, end_ - begin_);
+    end_ -= std::exchange(begin_, 0);
+  }
+}
+
+TlsStream::Task<TlsStream::ErrorCode> TlsStream::read() {
+  make_room();
+  const size_t before = end_;
+  const size_t limit = std::min(end_ + kReadBytes, kMaxArrived);
+  if (end_ == limit) co_return asio::error::no_buffer_space;
   for (;;) {
-    size_t size = out.size();
     int reason = SSL_ERROR_NONE;
-    while (size - before < most) {
-      out.resize(size + kRecordBytes);
+    while (end_ < limit) {
       size_t count = 0;
       ERR_clear_error();
-      const int done = SSL_read_ex(ssl_.get(), out.data() + size, kRecordBytes, &count);
+      const int done = SSL_read_ex(ssl_.get(), plain_.get() + end_, limit - end_, &count);
       if (done != 1) {
         reason = SSL_get_error(ssl_.get(), done);
         break;
       }
-      size += count;
+      end_ += count;
     }
-    const ErrorCode failed =
-        reason == SSL_ERROR_NONE || reason == SSL_ERROR_WANT_READ ? ErrorCode() : failure(reason);
-    out.resize(size);
-    // What came before the failure is delivered first; the failure comes again.
-    if (size > before) co_return ErrorCode();
-    if (failed) co_return failed;
-    if (const ErrorCode ec = co_await receive()) co_return ec;
+    // What came before a failure is delivered first; the failure comes again.
+    if (end_ > before) co_return ErrorCode();
+    if (reason != SSL_ERROR_WANT_READ) co_return failure(reason, received_);
+    if (const ErrorCode ec = co_await readable()) co_return ec;
   }
 }
 

@@ -1,6 +1,6 @@
 // TLS over a TCP socket, for coroutines: many records a system call in both directions, where
-// asio::ssl::stream makes one call a record. OpenSSL never sees the socket: it writes records into
-// a buffer that goes out in one piece, and reads from a buffer filled by large receives.
+// asio::ssl::stream makes one call a record. OpenSSL writes its records into a buffer that goes out
+// in one piece, and its own input buffer is large and filled by the socket without a copy between.
 // One thread; at most one read and one write at a time, which may overlap.
 #pragma once
 
@@ -27,9 +27,13 @@ class TlsStream {
 
   // TLS failures are codes of the SSL category, as asio's own.
   Task<ErrorCode> handshake(bool server);
-  // Appends at least one byte of plaintext to out, and at most about `most`. End of stream:
+  // Plaintext that arrived and was not consumed; valid until the next read.
+  std::span<const std::byte> arrived() const { return {plain_.get() + begin_, end_ - begin_}; }
+  void consume(size_t bytes) { begin_ += bytes; }
+  // Adds at least one byte to what arrived, which may be kMaxArrived at most. End of stream:
   // asio::error::eof after a close_notify, stream_truncated without.
-  Task<ErrorCode> read(std::vector<std::byte>& out, size_t most);
+  static constexpr size_t kMaxArrived = 1024 * 1024;
+  Task<ErrorCode> read();
   // Seals everything and hands it to the socket in one piece.
   Task<ErrorCode> write(std::span<const std::byte> bytes);
 
@@ -37,23 +41,20 @@ class TlsStream {
   struct SslDelete {
     void operator()(SSL* ssl) const { SSL_free(ssl); }
   };
-  // What OpenSSL reads from: received bytes not yet taken.
-  struct Received {
-    std::vector<std::byte> bytes;
-    size_t begin = 0, end = 0;
-  };
-
   static BIO_METHOD* bio_method();
   static int bio_read(BIO* bio, char* data, int size);
   static int bio_write(BIO* bio, const char* data, int size);
   static long bio_control(BIO* bio, int command, long number, void* pointer);
 
-  Task<ErrorCode> receive();
+  void make_room();
+  Task<ErrorCode> readable();
   Task<ErrorCode> send_pending();
 
   boost::asio::ip::tcp::socket socket_;
   std::unique_ptr<SSL, SslDelete> ssl_;
-  Received received_;
+  ErrorCode received_;                  // how the latest receive failed
+  std::unique_ptr<std::byte[]> plain_;  // kMaxArrived bytes, once something is read
+  size_t begin_ = 0, end_ = 0;
   std::vector<std::byte> pending_, sending_;  // sealed: next to go, on its way
 };
 

@@ -18,7 +18,8 @@ class GpuZoo : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (!at::hasCUDA()) {
-      GTEST_SKIP() << "no CUDA device, or built with WEFT_CUDA=OFF: scripts/gpu_check.sh runs these";
+      GTEST_SKIP()
+          << "no CUDA device, or built with WEFT_CUDA=OFF: scripts/gpu_check.sh runs these";
     }
   }
   std::string name() const { return "zoo/" + GetParam(); }
@@ -31,7 +32,8 @@ TEST_P(GpuZoo, LossAndGradientsOfPyTorchOnTheCard) {
   const Tensors gradients = part_of(truth, "grad.");
   for (const int32_t stages : {1, 3}) {
     SCOPED_TRACE(stages);
-    const Computed found = differentiate(model, {.stages = stages, .device = kCard, .cut_seed = 41});
+    const Computed found =
+        differentiate(model, {.stages = stages, .device = kCard, .cut_seed = 41});
     const double off = std::abs(found.loss - loss) / std::abs(loss);
     EXPECT_LE(off, kTolerance);
     ASSERT_EQ(found.gradients.size(), gradients.size());
@@ -52,8 +54,7 @@ TEST_P(GpuZoo, Bf16AutocastTrains) {
     GTEST_SKIP() << "it makes complex numbers of an autocast result: PyTorch has none of bfloat16";
   }
   const Model model = load(name(), false, "cuda");
-  const double loss =
-      differentiate(model, {.precision = Precision::kFp32, .device = kCard}).loss;
+  const double loss = differentiate(model, {.precision = Precision::kFp32, .device = kCard}).loss;
   const Computed found = differentiate(
       model, {.stages = 3, .precision = Precision::kBf16, .device = kCard, .cut_seed = 42});
   EXPECT_LE(std::abs(found.loss - loss), 5e-2 * std::abs(loss));
