@@ -24,11 +24,11 @@ def export(folder, name, module, *inputs, **options):
     return path
 
 
-class Decomposer(torch.nn.Module):
-    """linalg_svd is not on the allow-list."""
+class Quantizer(torch.nn.Module):
+    """Quantization is not on the allow-list."""
 
     def forward(self, x):
-        return torch.linalg.svd(x)[1].sum()
+        return torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 0, 255).sum()
 
 
 class Plain(torch.nn.Module):
@@ -41,10 +41,10 @@ class Plain(torch.nn.Module):
 
 
 def test_refused_operator(cluster):
-    model = export(cluster.folder, "svd.pt2", Decomposer(), torch.randn(4, 4))
-    assert "aten::linalg_svd" in cluster.run("model", "inspect", model).stdout
+    model = export(cluster.folder, "quantizer.pt2", Quantizer(), torch.randn(4, 4))
+    assert "aten::fake_quantize_per_tensor_affine" in cluster.run("model", "inspect", model).stdout
     text = refused(cluster, "job", "submit", harness.gpt_job(cluster.folder, model=model), code=3)
-    assert "linalg_svd" in text
+    assert "fake_quantize_per_tensor_affine" in text
 
 
 def test_dynamic_shape(cluster):
