@@ -3,17 +3,18 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "opdag/import_reader.h"
 
 namespace weft::opdag {
 namespace {
 
-bool overlap(const WeightRef& a, const WeightRef& b) {
-  const auto end = [](const WeightRef& w) {
-    return w.storage_offset + strided_extent(w.sizes, w.strides).value_or(0);
-  };
-  return a.storage_offset < end(b) && b.storage_offset < end(a);
+// Behind the last element a weight touches in its file; validate looks at the numbers later.
+int64_t end_of(const WeightRef& weight) {
+  int64_t sum = 0;
+  const int64_t extent = strided_extent(weight.sizes, weight.strides).value_or(0);
+  return __builtin_add_overflow(weight.storage_offset, extent, &sum) ? INT64_MAX : sum;
 }
 
 }  // namespace
@@ -176,22 +177,41 @@ Status Importer::tie() {
       by_file[graph_.leaves[i].weight.path].push_back(i);
     }
   }
+  std::vector<size_t> first_of(graph_.leaves.size());  // the first leaf of the same weight
+  std::iota(first_of.begin(), first_of.end(), size_t{0});
+  for (auto& [path, members] : by_file) {
+    const auto weight = [this](size_t leaf) -> const WeightRef& {
+      return graph_.leaves[leaf].weight;
+    };
+    std::stable_sort(members.begin(), members.end(), [&](size_t a, size_t b) {
+      return std::pair(weight(a).storage_offset, end_of(weight(a))) <
+             std::pair(weight(b).storage_offset, end_of(weight(b)));
+    });
+    size_t widest = members.front();  // reaches furthest of those before
+    for (size_t i = 1; i < members.size(); ++i) {
+      const size_t leaf = members[i];
+      if (weight(leaf) == weight(widest)) {
+        first_of[leaf] = first_of[widest];
+      } else if (weight(leaf).storage_offset < end_of(weight(widest)) &&
+                 weight(widest).storage_offset < end_of(weight(leaf))) {
+        return make_error(Code::kRefused,
+                          fmt::format("parameters '{}' and '{}' share a part of one storage",
+                                      graph_.leaves[std::min(leaf, widest)].target,
+                                      graph_.leaves[std::max(leaf, widest)].target),
+                          "make them the same parameter, or separate ones");
+      } else if (end_of(weight(leaf)) >= end_of(weight(widest))) {
+        widest = leaf;
+      }
+    }
+  }
   int32_t next_group = 0;
   for (auto& [path, members] : by_file) {
-    for (size_t a = 0; a < members.size(); ++a) {
-      Leaf& first = graph_.leaves[members[a]];
-      for (size_t b = a + 1; b < members.size(); ++b) {
-        Leaf& second = graph_.leaves[members[b]];
-        if (first.weight == second.weight) {
-          if (first.tied_group == kNone) first.tied_group = next_group++;
-          second.tied_group = first.tied_group;
-        } else if (overlap(first.weight, second.weight)) {
-          return make_error(Code::kRefused,
-                            fmt::format("parameters '{}' and '{}' share a part of one storage",
-                                        first.target, second.target),
-                            "make them the same parameter, or separate ones");
-        }
-      }
+    std::sort(members.begin(), members.end());
+    for (const size_t leaf : members) {
+      Leaf& first = graph_.leaves[first_of[leaf]];
+      if (first_of[leaf] == leaf) continue;
+      if (first.tied_group == kNone) first.tied_group = next_group++;
+      graph_.leaves[leaf].tied_group = first.tied_group;
     }
   }
   return {};

@@ -38,9 +38,15 @@ inline Json tensor(const std::string& name) {
 inline Json argument(const std::string& name, Json value) {
   return {{"name", name}, {"arg", value}};
 }
-inline Json node(const std::string& target, Json inputs, Json outputs) {
-  return {
-      {"target", target}, {"inputs", inputs}, {"outputs", outputs}, {"metadata", Json::object()}};
+// A list of one in braces is a list to g++ and its only element to clang.
+inline Json as_list(const Json& json) {
+  return json.is_array() ? json : Json::array({json});
+}
+inline Json node(const std::string& target, const Json& inputs, const Json& outputs) {
+  return {{"target", target},
+          {"inputs", as_list(inputs)},
+          {"outputs", as_list(outputs)},
+          {"metadata", Json::object()}};
 }
 inline Json payload(const std::string& path, Json tensor_meta) {
   return {
