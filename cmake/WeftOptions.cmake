@@ -26,6 +26,10 @@ if(WEFT_FUZZ)
   # An error of undefined behaviour ends the run, as one of memory does.
   target_compile_options(weft_options INTERFACE -fsanitize=fuzzer-no-link -fno-sanitize-recover=all)
 endif()
+if(WEFT_SANITIZE MATCHES "thread")
+  # Asio's fences are no help beside its mutexes, and ThreadSanitizer does not understand them.
+  target_compile_definitions(weft_options INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
+endif()
 if(WEFT_SANITIZE)
   target_compile_options(weft_options INTERFACE -fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(weft_options INTERFACE -fsanitize=${WEFT_SANITIZE})

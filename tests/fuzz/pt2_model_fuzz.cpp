@@ -58,6 +58,22 @@ std::vector<std::string> seeds() {
   Pt2Model symbolic;
   symbolic.value("x")["sizes"][0] = {{"as_expr", {{"expr_str", "s0"}, {"hint", {{"as_int", 2}}}}}};
   add(symbolic);
+  using opdag::testing::argument, opdag::testing::node, opdag::testing::tensor;
+  using opdag::testing::meta;
+  const Json body = {{"inputs", Json::array({tensor("inner")})},
+                     {"outputs", Json::array({tensor("inner_1")})},
+                     {"nodes", Json::array({node("torch.ops.aten.sin.default",
+                                                 Json::array({argument("self", tensor("inner"))}),
+                                                 Json::array({tensor("inner_1")}))})},
+                     {"tensor_values", {{"inner", meta({2, 3})}, {"inner_1", meta({2, 3})}}}};
+  Pt2Model region;
+  region.nodes()[4] =
+      node("torch.ops.higher_order.wrap_with_set_grad_enabled",
+           Json::array({argument("", {{"as_bool", false}}),
+                        argument("", {{"as_graph", {{"name", "submod_1"}, {"graph", body}}}}),
+                        argument("", tensor("linear"))}),
+           Json::array({tensor("dropout")}));
+  add(region);
   return made;
 }
 

@@ -93,8 +93,8 @@ TEST(Import, DynamicShapesAreRefusedByDimension) {
 Model with_region(const std::string& op, const Json& options) {
   Model model;
   Json nodes = model.nodes();
-  Json body = {{"inputs", {tensor("inner")}},
-               {"outputs", {tensor("linear")}},
+  Json body = {{"inputs", Json::array({tensor("inner")})},
+               {"outputs", Json::array({tensor("linear")})},
                {"nodes", Json::array()},
                {"tensor_values", {{"inner", meta({2, 3})}, {"linear", meta({2, 3})}}}};
   body["nodes"].push_back(node("torch.ops.aten.sin.default", {argument("self", tensor("inner"))},
@@ -114,7 +114,8 @@ std::vector<std::string> ops_of(const Graph& graph) {
 }
 
 TEST(Import, RegionsAreFlattened) {
-  const Json off = {argument("", {{"as_bool", false}})}, on = {argument("", {{"as_bool", true}})};
+  const Json off = Json::array({argument("", {{"as_bool", false}})}),
+             on = Json::array({argument("", {{"as_bool", true}})});
   const auto no_grad = with_region("wrap_with_set_grad_enabled", off).import();
   ASSERT_TRUE(no_grad.ok()) << no_grad.error().text();
   EXPECT_THAT(ops_of(*no_grad), ::testing::IsSupersetOf({"aten::detach", "aten::sin"}));
@@ -138,7 +139,7 @@ TEST(Import, RegionsAreFlattened) {
 }
 
 TEST(Import, DamagedRegions) {
-  const Json off = {argument("", {{"as_bool", false}})};
+  const Json off = Json::array({argument("", {{"as_bool", false}})});
   const auto graph_of = [](Model& model) -> Json& {
     return model.nodes()[4]["inputs"][1]["arg"]["as_graph"]["graph"];
   };
@@ -153,11 +154,11 @@ TEST(Import, DamagedRegions) {
   expect_error(dangling.import(), Code::kCorrupt, "'p_w' is made by nothing");
   Model deep = with_region("tag_activation_checkpoint", Json::array());
   for (int depth = 0; depth < 9; ++depth) {
-    Json outer = {{"inputs", {tensor("inner")}},
-                  {"outputs", {tensor("linear")}},
-                  {"nodes", {deep.nodes()[4]}},
+    Json outer = {{"inputs", Json::array({tensor("inner")})},
+                  {"outputs", Json::array({tensor("linear")})},
+                  {"nodes", Json::array({deep.nodes()[4]})},
                   {"tensor_values", {{"inner", meta({2, 3})}}}};
-    outer["nodes"][0]["outputs"] = {tensor("linear")};
+    outer["nodes"][0]["outputs"] = Json::array({tensor("linear")});
     outer["nodes"][0]["inputs"][1] = argument("", tensor("inner"));
     deep.nodes()[4]["inputs"][0] = argument("", {{"as_graph", {{"name", "s"}, {"graph", outer}}}});
   }
@@ -165,7 +166,7 @@ TEST(Import, DamagedRegions) {
 }
 
 TEST(Import, LossWithoutGradientWarns) {
-  const Json off = {argument("", {{"as_bool", false}})};
+  const Json off = Json::array({argument("", {{"as_bool", false}})});
   Model model = with_region("wrap_with_set_grad_enabled", off);
   ASSERT_TRUE(model.import()->warnings.empty());  // the second linear has a gradient
   model.value("p_v") = meta({3, 3});              // frozen
