@@ -23,14 +23,15 @@ if(WEFT_FUZZ)
     message(FATAL_ERROR "WEFT_FUZZ needs clang: -DCMAKE_CXX_COMPILER=clang++-16")
   endif()
   set(WEFT_SANITIZE "address,undefined")
-  # An error of undefined behaviour ends the run, as one of memory does.
-  target_compile_options(weft_options INTERFACE -fsanitize=fuzzer-no-link -fno-sanitize-recover=all)
+  target_compile_options(weft_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 if(WEFT_SANITIZE MATCHES "thread")
   # Asio's fences are no help beside its mutexes, and ThreadSanitizer does not understand them.
   target_compile_definitions(weft_options INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
 endif()
 if(WEFT_SANITIZE)
-  target_compile_options(weft_options INTERFACE -fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer)
+  # An error of undefined behaviour ends the run, as one of memory does.
+  target_compile_options(weft_options INTERFACE -fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
   target_link_options(weft_options INTERFACE -fsanitize=${WEFT_SANITIZE})
 endif()

@@ -42,5 +42,5 @@ function(weft_test name)
     set(ARG_TIMEOUT 300)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT}
-    ENVIRONMENT "WEFT_SOURCE_DIR=${CMAKE_SOURCE_DIR};WEFT_BIN_DIR=${CMAKE_BINARY_DIR}/bin")
+    ENVIRONMENT "WEFT_SOURCE_DIR=${CMAKE_SOURCE_DIR};WEFT_BIN_DIR=${CMAKE_BINARY_DIR}/bin;TSAN_OPTIONS=history_size=4 suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp")
 endfunction()
