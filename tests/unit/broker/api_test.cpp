@@ -128,7 +128,8 @@ TEST_F(ApiTest, JoinTakesATokenOnceAndLetsTheSameKeyRetry) {
   const Json body = join_body(invite["address"], *key);
   const auto [status, joined] = call("POST", "/api/v1/join", body);
   ASSERT_EQ(status, 200) << joined.dump();
-  EXPECT_EQ(net::read_certificate(joined["certificate_pem"])->subject, joined["peer"]);
+  EXPECT_EQ(net::read_certificate(joined["certificate_pem"])->subject,
+            joined["peer"].get<std::string>());
   EXPECT_EQ(call("POST", "/api/v1/join", body).second["peer"], joined["peer"]);
   const Json other = join_body(invite["address"], *net::make_key());
   const auto second = call("POST", "/api/v1/join", other);
