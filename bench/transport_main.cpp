@@ -104,27 +104,25 @@ class Window {
     if (now < begin_ || now > end_) return;
     if (bytes_ == 0) {
       first_ = now;
+      first_bytes_ = bytes;
       cpu_ = cpu_seconds();
     }
     bytes_ += bytes;
     last_ = now;
     cpu_last_ = cpu_seconds();
-    last_bytes_ = bytes;
   }
   bool over() const { return monotonic_seconds() > end_; }
   bool open() const { return monotonic_seconds() >= begin_ && !over(); }
   // The first count only starts the clock.
   json report() const {
     const double seconds = last_ - first_;
-    return {{"bytes", std::max<int64_t>(bytes_ - first_bytes(), 0)},
-            {"seconds", seconds},
-            {"cpu_seconds", cpu_last_ - cpu_}};
+    return {
+        {"bytes", bytes_ - first_bytes_}, {"seconds", seconds}, {"cpu_seconds", cpu_last_ - cpu_}};
   }
 
  private:
-  int64_t first_bytes() const { return last_bytes_; }  // counts are of equal size
   double begin_, end_, first_ = 0, last_ = 0, cpu_ = 0, cpu_last_ = 0;
-  int64_t bytes_ = 0, last_bytes_ = 0;
+  int64_t bytes_ = 0, first_bytes_ = 0;
 };
 
 // ---- weft

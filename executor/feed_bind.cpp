@@ -3,6 +3,7 @@
 #include "executor/feed_job.h"
 
 namespace weft::executor {
+
 Result<std::map<std::string, job::Binding>> bind_inputs(const opdag::Graph& graph,
                                                         const job::JobSpec& spec) {
   std::map<std::string, job::Binding> bound;

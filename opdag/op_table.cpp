@@ -50,10 +50,10 @@ constexpr bool rows_are_sorted() {
 }
 static_assert(rows_are_sorted(), "keep opdag/op_table_rows.inc sorted by name, each name once");
 
-// Operators of weft's own, registered by the executor: what operators of well-known libraries
-// become (native_of).
+// Operators of weft's own, registered by the executor (executor/own_operators.h): what operators of
+// well-known libraries become (native_of).
 constexpr OpInfo kOwnRows[] = {
-    make_row("weft::grouped_mm", CostClass::kMatmul, "", "", kNoBuffers, "", ""),  // grouped_mm.h
+    make_row("weft::grouped_mm", CostClass::kMatmul, "", "", kNoBuffers, "", ""),
 };
 struct Native {
   std::string_view custom, own;

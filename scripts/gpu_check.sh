@@ -30,8 +30,10 @@ fill_carry() {
   for package in "$folder"/*.deb; do dpkg -x "$package" "$carry"; done
   rm -rf "$folder" "$carry"/usr/share/{doc,man} "$carry"/usr/bin
   # Other versions of transformers export other graphs.
-  "$python" -m pip download -q --no-deps -d "$carry/wheels" pluggy iniconfig packaging \
-    $(sed -n 's/^pip \(transformers.*\|pytest=.*\)/\1/p' scripts/dependencies.txt)
+  "$python" -m pip download -q --no-deps -d "$carry/wheels" \
+    "$(sed -n 's/^pip \(transformers==.*\)/\1/p' scripts/dependencies.txt)"
+  "$python" -m pip download -q -d "$carry/wheels" \
+    "$(sed -n 's/^pip \(pytest==.*\)/\1/p' scripts/dependencies.txt)"
   # Links to libraries of packages that were left out.
   find "$carry" -xtype l -delete
   du -sh "$carry"

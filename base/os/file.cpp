@@ -1,4 +1,5 @@
 #include "base/os/file.h"
+#include "base/os/fd.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -21,20 +22,6 @@ Error io_error(const char* what, const Path& path) {
                     fmt::format("cannot {} {}: {}", what, path.string(), std::strerror(code)));
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 Path environment_dir(const char* variable, const char* fallback) {
   if (const char* value = std::getenv(variable); value != nullptr && *value != '\0') {
     return Path(value) / "weft";
@@ -46,7 +33,7 @@ Path environment_dir(const char* variable, const char* fallback) {
 }  // namespace
 
 Result<std::string> read_file(const Path& path, uint64_t max_bytes) {
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) return io_error("open", path);
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) return io_error("read", path);
@@ -72,7 +59,7 @@ Result<std::string> read_file(const Path& path, uint64_t max_bytes) {
 }
 
 Result<std::string> read_file_from(const Path& path, uint64_t offset, uint64_t max_bytes) {
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) return io_error("open", path);
   std::string text(max_bytes, '\0');
   ssize_t got = 0;
@@ -95,7 +82,7 @@ Status write_file_atomic(const Path& path, std::string_view data, unsigned mode)
 }
 
 Result<Buffer> map_file(const Path& path) {
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) return io_error("open", path);
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) return io_error("read", path);

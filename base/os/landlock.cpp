@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/os/fd.h"
+
 // From linux/landlock.h, of which systems carry older versions than their kernels.
 #ifndef __NR_landlock_create_ruleset
 #define __NR_landlock_create_ruleset 444
@@ -52,20 +54,6 @@ constexpr uint64_t kDevice = kRead | kWriteFile | kIoctlDev | kTruncate;
 constexpr uint64_t kWrite =
     kRead | kWriteFile | kTruncate | kRemoveDir | kRemoveFile | kMakeDir | kMakeReg | kRefer;
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 Error landlock_error(const char* what) {
   const int code = errno;
   const char* why = code == ENOSYS       ? "the kernel has no Landlock (Linux 5.13 has)"
@@ -92,7 +80,7 @@ std::string described(int abi) {
 
 Status allow(int ruleset, const std::vector<Path>& paths, uint64_t rights) {
   for (const Path& path : paths) {
-    const Descriptor file(::open(path.c_str(), O_PATH | O_CLOEXEC));
+    const Fd file(::open(path.c_str(), O_PATH | O_CLOEXEC));
     if (file.get() < 0) continue;  // absent: nothing to allow
     struct stat facts {};
     if (::fstat(file.get(), &facts) != 0) continue;
@@ -118,7 +106,7 @@ Result<std::string> restrict_files(const JailPolicy& policy) {
   attributes.handled_files = handled;
   if (version >= 6) attributes.scoped = kScopeAbstractSockets | kScopeSignals;
   const size_t bytes = version >= 6 ? 24 : version >= 4 ? 16 : 8;
-  const Descriptor ruleset(
+  const Fd ruleset(
       static_cast<int>(::syscall(__NR_landlock_create_ruleset, &attributes, bytes, 0)));
   if (ruleset.get() < 0) return landlock_error("landlock_create_ruleset");
   WEFT_TRY_STATUS(allow(ruleset.get(), policy.read, kRead & handled));

@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/os/fd.h"
 
 extern char** environ;
 
@@ -24,27 +25,6 @@ namespace weft::os {
 namespace {
 
 constexpr int kFirstSpareFd = 10;  // descriptors made here stay clear of 0..3 of the child
-
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(other.release()) {}
-  Fd& operator=(Fd&& other) noexcept {
-    reset(other.release());
-    return *this;
-  }
-  ~Fd() { reset(-1); }
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-  void reset(int fd) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = fd;
-  }
-
- private:
-  int fd_ = -1;
-};
 
 Error os_error(const std::string& what) {
   const int code = errno;

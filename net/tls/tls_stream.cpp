@@ -133,6 +133,7 @@ void TlsStream::make_room() {
 }
 
 TlsStream::Task<TlsStream::ErrorCode> TlsStream::read() {
+  if (failed_) co_return failed_;
   make_room();
   const size_t before = end_;
   const size_t limit = std::min(end_ + kReadBytes, kMaxArrived);
@@ -149,9 +150,11 @@ TlsStream::Task<TlsStream::ErrorCode> TlsStream::read() {
       }
       end_ += count;
     }
-    // What came before a failure is delivered first; the failure comes again.
+    if (reason != SSL_ERROR_NONE && reason != SSL_ERROR_WANT_READ) {
+      failed_ = failure(reason, received_);  // OpenSSL would not say why again
+    }
     if (end_ > before) co_return ErrorCode();
-    if (reason != SSL_ERROR_WANT_READ) co_return failure(reason, received_);
+    if (failed_) co_return failed_;
     if (const ErrorCode ec = co_await readable()) co_return ec;
   }
 }

@@ -53,6 +53,7 @@ class TlsStream {
   boost::asio::ip::tcp::socket socket_;
   std::unique_ptr<SSL, SslDelete> ssl_;
   ErrorCode received_;                  // how the latest receive failed
+  ErrorCode failed_;                    // of a read that had plaintext to give first
   std::unique_ptr<std::byte[]> plain_;  // kMaxArrived bytes, once something is read
   size_t begin_ = 0, end_ = 0;
   std::vector<std::byte> pending_, sending_;  // sealed: next to go, on its way

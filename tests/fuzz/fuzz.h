@@ -28,6 +28,20 @@ inline std::string_view text_of(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
+// A folder that ends with the program.
+class TemporaryFolder {
+ public:
+  explicit TemporaryFolder(const std::string& prefix)
+      : path_(*os::make_temporary_directory(prefix)) {}
+  ~TemporaryFolder() { (void)os::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const os::Path& path() const { return path_; }
+
+ private:
+  os::Path path_;
+};
+
 // A file in memory with these bytes, for readers that take a path.
 class MemoryFile {
  public:

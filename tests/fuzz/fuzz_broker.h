@@ -28,7 +28,8 @@ class SilentLink final : public broker::PeerLink {
 
 // Files and keys, which no input changes.
 struct BrokerFiles {
-  os::Path folder = *os::make_temporary_directory("weft-fuzz-broker");
+  TemporaryFolder temporary{"weft-fuzz-broker"};
+  const os::Path& folder = temporary.path();
   net::BlobStore blobs = *net::BlobStore::open(folder / "blobs");
   net::Authority authority = *net::Authority::open(folder);
   opdag::Graph graph = broker::testing::chain_graph(2, 4, 8);
@@ -37,7 +38,6 @@ struct BrokerFiles {
   static std::span<const std::byte> bytes(std::string_view text) {
     return std::as_bytes(std::span(text));
   }
-  ~BrokerFiles() { (void)os::remove_all(folder); }
   static BrokerFiles& get() {
     log_init("fuzz", LogLevel::kError, false);
     static BrokerFiles files;

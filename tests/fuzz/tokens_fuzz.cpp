@@ -13,15 +13,16 @@ std::vector<std::string> weft::fuzz::seeds() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace weft;
-  static const os::Path kFolder = *os::make_temporary_directory("weft-fuzz-tokens");
+  static const fuzz::TemporaryFolder kTemporary("weft-fuzz-tokens");
+  const os::Path& folder = kTemporary.path();
   const std::string_view input = fuzz::text_of(data, size);
   const size_t end = std::min(input.find('\0'), input.size());
   const std::string_view tokens = input.substr(std::min(end + 1, input.size()));
   // Not by os::write_file_atomic, which waits for the disk.
-  std::ofstream(kFolder / "t.json", std::ios::binary) << input.substr(0, end);
-  std::ofstream(kFolder / "t", std::ios::binary) << tokens;
+  std::ofstream(folder / "t.json", std::ios::binary) << input.substr(0, end);
+  std::ofstream(folder / "t", std::ios::binary) << tokens;
   for (const char* dtype : {"", "uint16", "uint32"}) {
-    const auto file = job::open_token_file(kFolder / "t", dtype);
+    const auto file = job::open_token_file(folder / "t", dtype);
     if (!file.ok()) continue;
     WEFT_CHECK(file->bytes.size() == tokens.size());
     WEFT_CHECK(static_cast<size_t>(file->count) * dtype_bytes(file->dtype) == tokens.size());

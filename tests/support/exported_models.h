@@ -14,14 +14,9 @@
 #include "executor/feed.h"
 #include "executor/local_cluster.h"
 #include "opdag/graph.h"
+#include "tests/support/must.h"
 
 namespace weft::executor::testing {
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result.ok()) throw std::runtime_error(result.error().text());
-  return std::move(result).value();
-}
 
 using Tensors = std::map<std::string, at::Tensor>;
 using job::Precision;

@@ -15,14 +15,9 @@
 #include "opdag/cut.h"
 #include "opdag/derive.h"
 #include "tests/support/graph_builder.h"
+#include "tests/support/must.h"
 
 namespace weft::executor::testing {
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result.ok()) throw std::runtime_error(result.error().text());
-  return std::move(result).value();
-}
 
 // Bytes of a weight: normal numbers seeded by its path, so that tied leaves agree.
 inline WeightSource random_weights(uint64_t seed = 1) {
