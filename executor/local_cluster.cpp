@@ -47,7 +47,7 @@ Result<StepResult> LocalCluster::run() {
       std::optional<MemoryMeter::Scope> scope;
       if (options_.measure_memory) scope.emplace(meters_[open[i]]);
       WEFT_TRY(const Progress progress, runtimes_[open[i]]->advance());
-      if (progress != Progress::kWaiting) ran = true;
+      if (progress != Progress::kWaiting) ran = true;  // a copy ends by itself
       if (progress == Progress::kDone) {
         open[i] = open.back();
         open.pop_back();

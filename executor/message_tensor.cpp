@@ -42,10 +42,9 @@ int64_t count(const Dims& sizes) {
 }
 
 struct Wire {
-  at::Tensor tensor;  // on the CPU, its bytes are what travels
+  at::Tensor tensor;  // dense, on the sender's device: its bytes are what travels
   Dims sizes, strides;
   DType dtype;
-  size_t bytes() const { return tensor.nbytes(); }
 };
 
 Result<Wire> to_wire(const at::Tensor& source) {
@@ -58,8 +57,13 @@ Result<Wire> to_wire(const at::Tensor& source) {
   const Dims stored = stored_sizes(wire.sizes, wire.strides);
   if (stored != wire.sizes) tensor = tensor.as_strided(stored, wire.strides);
   if (!is_dense(stored, wire.strides)) tensor = tensor.contiguous();
-  wire.tensor = tensor.to(at::kCPU);
+  wire.tensor = tensor;
   return wire;
+}
+
+Buffer bytes_of(const at::Tensor& host) {
+  auto owner = std::make_shared<at::Tensor>(host);
+  return Buffer(owner, owner->const_data_ptr(), owner->nbytes());
 }
 
 Error bad_message(const net::MessageKey& key, const std::string& what) {
@@ -70,7 +74,7 @@ Error bad_message(const net::MessageKey& key, const std::string& what) {
 // sizes are the expected ones already; strides and the number of bytes are the sender's.
 Result<at::Tensor> from_wire(const net::MessageKey& key, const Dims& sizes, const Dims& strides,
                              DType dtype, std::span<const std::byte> bytes, int64_t known_elements,
-                             at::Device device) {
+                             Transfer& transfer) {
   if (strides.size() != sizes.size()) return bad_message(key, "as many strides as sizes needed");
   const Dims stored = stored_sizes(sizes, strides);
   const int64_t elements = count(stored);
@@ -88,21 +92,15 @@ Result<at::Tensor> from_wire(const net::MessageKey& key, const Dims& sizes, cons
                                         dtype_name(dtype)));
   }
   const at::NoGradGuard guard;
-  const auto options = at::TensorOptions().dtype(to_scalar_type(dtype));
-  at::Tensor tensor = at::empty_strided(stored, strides, options);
-  if (elements > 0) {
-    if (is_dense(stored, strides)) {
-      std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
-    } else {
-      at::Tensor rows = at::empty(stored, options);
-      std::memcpy(rows.data_ptr(), bytes.data(), bytes.size());
-      tensor.copy_(rows);
-    }
+  const at::Tensor memory = transfer.host_bytes(static_cast<int64_t>(bytes.size()));
+  if (!bytes.empty()) std::memcpy(memory.mutable_data_ptr(), bytes.data(), bytes.size());
+  const at::Tensor elements_row = memory.view(to_scalar_type(dtype));
+  if (is_dense(stored, strides)) {
+    const at::Tensor tensor = transfer.to_device(elements_row.as_strided(stored, strides));
+    return stored == sizes ? tensor : tensor.as_strided(sizes, strides);
   }
-  if (!device.is_cpu()) {
-    at::Tensor moved = at::empty_strided(stored, strides, options.device(device));
-    tensor = moved.copy_(tensor);
-  }
+  const at::Tensor rows = transfer.to_device(elements_row.view(stored));
+  const at::Tensor tensor = at::empty_strided(stored, strides, rows.options()).copy_(rows);
   return stored == sizes ? tensor : tensor.as_strided(sizes, strides);
 }
 
@@ -115,6 +113,27 @@ template <typename T>
 void append(std::vector<std::byte>& out, const T& value) {
   const auto* data = reinterpret_cast<const std::byte*>(&value);
   out.insert(out.end(), data, data + sizeof(T));
+}
+
+struct BundlePart {
+  std::vector<std::byte> head;
+  at::Tensor row;  // of bytes, on the sender's device
+  int64_t bytes() const { return static_cast<int64_t>(head.size()) + row.numel(); }
+};
+
+Result<BundlePart> bundle_part(const std::optional<at::Tensor>& tensor) {
+  BundlePart part;
+  append(part.head, static_cast<uint8_t>(tensor.has_value()));
+  if (!tensor) {
+    append(part.head, uint8_t{0});
+    part.row = at::empty({0}, at::kByte);
+    return part;
+  }
+  WEFT_TRY(const Wire wire, to_wire(*tensor));
+  append(part.head, static_cast<uint8_t>(wire.dtype));
+  for (int64_t stride : wire.strides) append(part.head, stride);
+  part.row = byte_row(wire.tensor);
+  return part;
 }
 
 // Cursor over a received bundle; every read is checked.
@@ -142,7 +161,7 @@ class Reader {
 };
 
 Result<std::optional<at::Tensor>> read_part(Reader& reader, const net::MessageKey& key,
-                                            const ExpectedTensor& expected, at::Device device) {
+                                            const ExpectedTensor& expected, Transfer& transfer) {
   const auto present = reader.read<uint8_t>();
   const auto dtype = reader.read<uint8_t>();
   if (!present || !dtype) return bad_message(key, "bundle is too short");
@@ -163,7 +182,7 @@ Result<std::optional<at::Tensor>> read_part(Reader& reader, const net::MessageKe
   const auto bytes = reader.take(elements * dtype_bytes(type));
   if (!bytes) return bad_message(key, "bundle is too short");
   WEFT_TRY(at::Tensor tensor, from_wire(key, expected.sizes, strides, type, *bytes,
-                                        expected.storage_elements, device));
+                                        expected.storage_elements, transfer));
   return std::optional<at::Tensor>(std::move(tensor));
 }
 
@@ -177,7 +196,8 @@ ExpectedTensor expected_tensor(const opdag::TensorMeta& meta, bool any_float) {
   return expected;
 }
 
-Result<net::Message> encode_tensor(const net::MessageKey& key, const at::Tensor& tensor) {
+Result<net::Message> encode_tensor(const net::MessageKey& key, const at::Tensor& tensor,
+                                   Transfer& transfer) {
   try {
     WEFT_TRY(Wire wire, to_wire(tensor));
     net::Message message;
@@ -185,8 +205,7 @@ Result<net::Message> encode_tensor(const net::MessageKey& key, const at::Tensor&
     message.dtype = wire.dtype;
     message.sizes = wire.sizes;
     message.strides = wire.strides;
-    auto owner = std::make_shared<at::Tensor>(wire.tensor);
-    message.bytes = Buffer(owner, owner->const_data_ptr(), wire.bytes());
+    message.bytes = bytes_of(transfer.to_host(wire.tensor));
     return message;
   } catch (const std::exception& error) {
     return make_error(Code::kInternal,
@@ -201,31 +220,34 @@ net::Message encode_none(const net::MessageKey& key) {
   return message;
 }
 
-Result<net::Message> encode_bundle(const net::MessageKey& key, const OptionalTensors& tensors) {
+Result<net::Message> encode_bundle(const net::MessageKey& key, const OptionalTensors& tensors,
+                                   Transfer& transfer) {
   const bool any = std::any_of(tensors.begin(), tensors.end(),
                                [](const auto& tensor) { return tensor.has_value(); });
   if (!any) return encode_none(key);
-  if (tensors.size() == 1) return encode_tensor(key, *tensors[0]);
+  if (tensors.size() == 1) return encode_tensor(key, *tensors[0], transfer);
   try {
-    std::vector<std::byte> bytes;
+    std::vector<BundlePart> parts;
+    int64_t size = 0;
     for (const auto& tensor : tensors) {
-      append(bytes, static_cast<uint8_t>(tensor.has_value()));
-      if (!tensor) {
-        append(bytes, uint8_t{0});
-        continue;
-      }
-      WEFT_TRY(Wire wire, to_wire(*tensor));
-      append(bytes, static_cast<uint8_t>(wire.dtype));
-      for (int64_t stride : wire.strides) append(bytes, stride);
-      const auto* data = static_cast<const std::byte*>(wire.tensor.const_data_ptr());
-      bytes.insert(bytes.end(), data, data + wire.bytes());
+      WEFT_TRY(parts.emplace_back(), bundle_part(tensor));
+      size += parts.back().bytes();
+    }
+    const at::NoGradGuard guard;
+    const at::Tensor host = transfer.host_bytes(size);
+    int64_t at = 0;
+    for (const BundlePart& part : parts) {
+      std::memcpy(host.mutable_data_ptr<uint8_t>() + at, part.head.data(), part.head.size());
+      at += static_cast<int64_t>(part.head.size());
+      transfer.copy_to_host(part.row, host.slice(0, at, at + part.row.numel()));
+      at += part.row.numel();
     }
     net::Message message;
     message.key = key;
     message.dtype = DType::kUint8;
-    message.sizes = {static_cast<int64_t>(bytes.size())};
+    message.sizes = {size};
     message.strides = {1};
-    message.bytes = Buffer(std::move(bytes));
+    message.bytes = bytes_of(host);
     return message;
   } catch (const std::exception& error) {
     return make_error(Code::kInternal,
@@ -234,7 +256,8 @@ Result<net::Message> encode_bundle(const net::MessageKey& key, const OptionalTen
 }
 
 Result<std::optional<at::Tensor>> decode_tensor(const net::Message& message,
-                                                const ExpectedTensor& expected, at::Device device) {
+                                                const ExpectedTensor& expected,
+                                                Transfer& transfer) {
   if (message.none) return std::optional<at::Tensor>();
   if (message.sizes != expected.sizes) {
     return bad_message(
@@ -249,7 +272,7 @@ Result<std::optional<at::Tensor>> decode_tensor(const net::Message& message,
   try {
     WEFT_TRY(at::Tensor tensor,
              from_wire(message.key, message.sizes, message.strides, message.dtype,
-                       message.bytes.bytes(), expected.storage_elements, device));
+                       message.bytes.bytes(), expected.storage_elements, transfer));
     return std::optional<at::Tensor>(std::move(tensor));
   } catch (const std::exception& error) {
     return bad_message(message.key, exception_text(error));
@@ -257,18 +280,18 @@ Result<std::optional<at::Tensor>> decode_tensor(const net::Message& message,
 }
 
 Result<OptionalTensors> decode_bundle(const net::Message& message, size_t count,
-                                      const ExpectedTensor& expected, at::Device device) {
+                                      const ExpectedTensor& expected, Transfer& transfer) {
   OptionalTensors result(count);
   if (message.none) return result;
   if (count == 1) {
-    WEFT_TRY(result[0], decode_tensor(message, expected, device));
+    WEFT_TRY(result[0], decode_tensor(message, expected, transfer));
     return result;
   }
   if (message.dtype != DType::kUint8) return bad_message(message.key, "a bundle was expected");
   try {
     Reader reader(message.bytes.bytes());
     for (auto& tensor : result) {
-      WEFT_TRY(tensor, read_part(reader, message.key, expected, device));
+      WEFT_TRY(tensor, read_part(reader, message.key, expected, transfer));
     }
     if (!reader.at_end()) return bad_message(message.key, "bundle is too long");
     return result;

@@ -17,6 +17,7 @@
 
 #include "base/result.h"
 #include "executor/aten.h"
+#include "executor/transfer.h"
 #include "net/message.h"
 #include "opdag/graph.h"
 
@@ -33,15 +34,18 @@ ExpectedTensor expected_tensor(const opdag::TensorMeta& meta, bool any_float);
 
 using OptionalTensors = std::vector<std::optional<at::Tensor>>;
 
-// The message keeps the tensor's storage alive; it must not be written before release.
-Result<net::Message> encode_tensor(const net::MessageKey& key, const at::Tensor& tensor);
+// The message keeps the tensor's storage alive; it must not be written before release. Its bytes
+// are there once the transfer's next mark has passed.
+Result<net::Message> encode_tensor(const net::MessageKey& key, const at::Tensor& tensor,
+                                   Transfer& transfer);
 net::Message encode_none(const net::MessageKey& key);
-Result<net::Message> encode_bundle(const net::MessageKey& key, const OptionalTensors& tensors);
+Result<net::Message> encode_bundle(const net::MessageKey& key, const OptionalTensors& tensors,
+                                   Transfer& transfer);
 
-// Fresh tensors on `device`; nullopt for an explicit "none".
+// Fresh tensors on the transfer's device; nullopt for an explicit "none".
 Result<std::optional<at::Tensor>> decode_tensor(const net::Message& message,
-                                                const ExpectedTensor& expected, at::Device device);
+                                                const ExpectedTensor& expected, Transfer& transfer);
 Result<OptionalTensors> decode_bundle(const net::Message& message, size_t count,
-                                      const ExpectedTensor& expected, at::Device device);
+                                      const ExpectedTensor& expected, Transfer& transfer);
 
 }  // namespace weft::executor

@@ -1,11 +1,13 @@
 // Private to executor/: the state of a StageRuntime, and its parts by file:
 //   stage_runtime.cpp   make, begin, advance
 //   runtime_build.cpp   weights, programs, what crosses the border
-//   runtime_pass.cpp    receive, forward, backward, send
+//   runtime_pass.cpp    receive, forward, backward
+//   runtime_send.cpp    messages, held until the device's memory is copied
 //   runtime_step.cpp    tied gradients, clipping, optimizer, tied weights
 //   runtime_state.cpp   checkpoint content, gradients
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -80,13 +82,28 @@ struct InFlight {
   at::Tensor loss;
 };
 
+// A message whose bytes the device is still copying to the host.
+struct PendingSend {
+  int32_t to = 0;
+  net::Message message;
+  std::unique_ptr<Transfer::Mark> copied;
+};
+
+// Numbers on their way from the device.
+struct PendingNumbers {
+  at::Tensor host;  // of doubles
+  std::unique_ptr<Transfer::Mark> copied;
+};
+
 enum class StepPhase : uint8_t {
   kSendTied,
   kCollectTied,
+  kMeasureNorms,
   kSendNorms,
   kCollectNorms,
   kAwaitClip,
-  kUpdate
+  kUpdate,
+  kReadLoss
 };
 
 class RuntimeImpl final : public StageRuntime {
@@ -132,8 +149,15 @@ class RuntimeImpl final : public StageRuntime {
   void after_forward(int32_t micro_batch, InFlight& flight, Program::Values& values);
   void measure_eval(const Program::Values& values);
   Status backward(int32_t micro_batch);
+  void add_loss(int32_t micro_batch, const at::Tensor& loss);
+
+  // runtime_send.cpp
   Status send_activation(const job::Action& action);
   Status send_gradient(const job::Action& action);
+  // Takes a message just encoded; hands it to the endpoint when its bytes are there.
+  void post(int32_t to_stage, net::Message message);
+  Status send_copied();
+  PendingNumbers fetch_numbers(const at::Tensor& doubles);
   net::MessageKey key(net::MessageKind kind, int32_t micro_batch, uint32_t edge,
                       int32_t from) const;
 
@@ -141,6 +165,7 @@ class RuntimeImpl final : public StageRuntime {
   Result<Progress> step();
   Status send_tied_gradients();
   Result<bool> collect_tied_gradients();
+  void measure_norms();
   Status send_norms();
   Result<bool> collect_norms();
   Result<bool> await_clip();
@@ -151,6 +176,7 @@ class RuntimeImpl final : public StageRuntime {
   bool owns(const Parameter& parameter) const;
   ExpectedTensor expected_parameter(const Parameter& parameter) const;
   std::vector<std::pair<int32_t, double>> own_norms() const;
+  void read_loss();
 
   const StageProgram& active() const { return evaluating_ ? eval_ : train_; }
 
@@ -159,6 +185,8 @@ class RuntimeImpl final : public StageRuntime {
   at::Device device_;
   net::Endpoint& endpoint_;
   Feed& feed_;
+  std::unique_ptr<Transfer> transfer_;
+  std::deque<PendingSend> outbox_;  // in the order of the copies
 
   std::vector<Parameter> parameters_;
   std::vector<HeldTensor> held_;
@@ -172,7 +200,9 @@ class RuntimeImpl final : public StageRuntime {
   size_t next_action_ = 0;
   int32_t micro_batches_ = 1;
   std::map<int32_t, InFlight> flights_;
-  double loss_sum_ = 0;
+  double loss_sum_ = 0;    // of an evaluation
+  at::Tensor loss_total_;  // of a training step, on the device
+  PendingNumbers loss_read_;
   int64_t correct_ = 0, counted_ = 0;
   StepResult result_;
   std::map<std::string, at::Tensor> outputs_;
@@ -181,6 +211,7 @@ class RuntimeImpl final : public StageRuntime {
   StepPhase phase_ = StepPhase::kSendTied;
   std::map<std::pair<int32_t, int32_t>, OptionalTensors> tied_received_;       // (weight, stage)
   std::map<int32_t, std::vector<std::pair<int32_t, double>>> norms_received_;  // by stage
+  PendingNumbers squares_;  // of the gradients in own_norms
   double norm_ = -1;
   std::map<int32_t, int64_t> awaited_weights_;  // weight -> step that publishes it
 };

@@ -54,24 +54,12 @@ class InlineEngine {
 
 }  // namespace
 
-net::MessageKey RuntimeImpl::key(net::MessageKind kind, int32_t micro_batch, uint32_t edge,
-                                 int32_t from) const {
-  net::MessageKey key;
-  key.epoch = options_.plan.epoch;
-  key.step = static_cast<uint64_t>(step_);
-  key.micro_batch = static_cast<uint32_t>(micro_batch);
-  key.edge = edge;
-  key.kind = kind;
-  key.from = from;
-  return key;
-}
-
 Result<Progress> RuntimeImpl::receive_activation(const job::Action& action) {
   const IncomingEdge& edge = active().incoming.at(action.edge);
   const auto kind = evaluating_ ? net::MessageKind::kEvalActivation : net::MessageKind::kActivation;
   const auto message = endpoint_.take(key(kind, action.micro_batch, edge.wire, edge.from));
   if (!message) return Progress::kWaiting;
-  WEFT_TRY(auto tensor, decode_tensor(*message, edge.expected, device_));
+  WEFT_TRY(auto tensor, decode_tensor(*message, edge.expected, *transfer_));
   if (!tensor) {
     return make_error(Code::kCorrupt,
                       fmt::format("{}: an activation cannot be absent", message->key.text()));
@@ -86,7 +74,7 @@ Result<Progress> RuntimeImpl::receive_gradient(const job::Action& action) {
       endpoint_.take(key(net::MessageKind::kGradient, action.micro_batch, edge.wire, edge.to));
   if (!message) return Progress::kWaiting;
   WEFT_TRY(flights_[action.micro_batch].gradients_received[action.edge],
-           decode_bundle(*message, edge.taps.size(), edge.expected, device_));
+           decode_bundle(*message, edge.taps.size(), edge.expected, *transfer_));
   return Progress::kDone;
 }
 
@@ -115,7 +103,7 @@ Result<std::vector<at::IValue>> RuntimeImpl::gather_inputs(int32_t micro_batch, 
                  feed_.input(leaf.target, evaluating_ ? Split::kEval : Split::kTrain,
                              evaluating_ ? 0 : step_, micro_batch));
         const auto dtype = to_scalar_type(graph.value(leaf.value).meta.dtype);
-        inputs.emplace_back(tensor.to(device_, dtype));
+        inputs.emplace_back(transfer_->to_device(tensor.to(dtype).contiguous()));
         break;
       }
       case InputBinding::Kind::kHeld:
@@ -164,14 +152,24 @@ void RuntimeImpl::after_forward(int32_t micro_batch, InFlight& flight, Program::
   flight.taps = std::move(values.taps);
   if (program.loss != SIZE_MAX) {
     flight.loss = values.outputs[program.loss].toTensor();
-    loss_sum_ += flight.loss.detach().to(at::kDouble).sum().item<double>();
-    result_.loss = loss_sum_ / micro_batches_;
+    add_loss(micro_batch, flight.loss.detach().to(at::kDouble).sum());
   }
   if (!evaluating_) return;
   measure_eval(values);
   flight.leaves.clear();
   flight.loss.reset();
   if (program.outgoing.empty()) flights_.erase(micro_batch);
+}
+
+// Read once a step: asking the device for a number waits for all it has to do.
+void RuntimeImpl::add_loss(int32_t micro_batch, const at::Tensor& loss) {
+  if (evaluating_) {
+    loss_sum_ += loss.item<double>();
+    result_.loss = loss_sum_ / micro_batches_;
+    return;
+  }
+  loss_total_ = loss_total_.defined() ? loss_total_.add_(loss) : loss.clone();
+  if (micro_batch + 1 == micro_batches_) loss_read_ = fetch_numbers(loss_total_);
 }
 
 void RuntimeImpl::measure_eval(const Program::Values& values) {
@@ -192,20 +190,6 @@ void RuntimeImpl::measure_eval(const Program::Values& values) {
   if (counted_ > 0) {
     result_.accuracy = static_cast<double>(correct_) / static_cast<double>(counted_);
   }
-}
-
-Status RuntimeImpl::send_activation(const job::Action& action) {
-  const OutgoingEdge& edge = active().outgoing.at(action.edge);
-  InFlight& flight = flights_.at(action.micro_batch);
-  const auto kind = evaluating_ ? net::MessageKind::kEvalActivation : net::MessageKind::kActivation;
-  const auto to_send = flight.to_send.find(action.edge);
-  WEFT_CHECK(to_send != flight.to_send.end());
-  WEFT_TRY(
-      net::Message message,
-      encode_tensor(key(kind, action.micro_batch, edge.wire, options_.stage), to_send->second));
-  flight.to_send.erase(to_send);
-  if (evaluating_ && flight.to_send.empty()) flights_.erase(action.micro_batch);
-  return endpoint_.send(edge.to, std::move(message));
 }
 
 Status RuntimeImpl::backward(int32_t micro_batch) {
@@ -262,19 +246,6 @@ Status RuntimeImpl::backward(int32_t micro_batch) {
     flight.gradients_to_send = std::move(gradients);
   }
   return {};
-}
-
-Status RuntimeImpl::send_gradient(const job::Action& action) {
-  const IncomingEdge& edge = active().incoming.at(action.edge);
-  InFlight& flight = flights_.at(action.micro_batch);
-  const auto to_send = flight.gradients_to_send.find(action.edge);
-  WEFT_CHECK(to_send != flight.gradients_to_send.end());
-  WEFT_TRY(net::Message message, encode_bundle(key(net::MessageKind::kGradient, action.micro_batch,
-                                                   edge.wire, options_.stage),
-                                               to_send->second));
-  flight.gradients_to_send.erase(to_send);
-  if (flight.gradients_to_send.empty()) flights_.erase(action.micro_batch);
-  return endpoint_.send(edge.from, std::move(message));
 }
 
 }  // namespace weft::executor

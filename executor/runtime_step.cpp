@@ -28,10 +28,15 @@ Result<Progress> RuntimeImpl::step() {
     case StepPhase::kCollectTied: {
       WEFT_TRY(const bool complete, collect_tied_gradients());
       if (!complete) return Progress::kWaiting;
-      go_on(clips() ? StepPhase::kSendNorms : StepPhase::kUpdate);
+      go_on(clips() ? StepPhase::kMeasureNorms : StepPhase::kUpdate);
       return Progress::kRan;
     }
+    case StepPhase::kMeasureNorms:
+      measure_norms();
+      go_on(StepPhase::kSendNorms);
+      return Progress::kRan;
     case StepPhase::kSendNorms:
+      if (squares_.copied && !squares_.copied->passed()) return Progress::kCopying;
       WEFT_TRY_STATUS(send_norms());
       go_on(options_.stage == train_.stages.loss_stage ? StepPhase::kCollectNorms
                                                        : StepPhase::kAwaitClip);
@@ -49,11 +54,21 @@ Result<Progress> RuntimeImpl::step() {
       return Progress::kRan;
     }
     case StepPhase::kUpdate:
+      WEFT_TRY_STATUS(update());
+      go_on(StepPhase::kReadLoss);
+      return Progress::kRan;
+    case StepPhase::kReadLoss:
       break;
   }
-  WEFT_TRY_STATUS(update());
+  if (loss_read_.copied && !loss_read_.copied->passed()) return Progress::kCopying;
+  read_loss();
   phase_ = StepPhase::kSendTied;
   return Progress::kDone;
+}
+
+void RuntimeImpl::read_loss() {
+  if (!loss_read_.host.defined()) return;  // another stage's
+  result_.loss = loss_read_.host.item<double>() / micro_batches_;
 }
 
 Status RuntimeImpl::send_tied_gradients() {
@@ -68,8 +83,9 @@ Status RuntimeImpl::send_tied_gradients() {
     }
     const auto id = static_cast<uint32_t>(parameter.id());
     WEFT_TRY(net::Message message,
-             encode_bundle(key(net::MessageKind::kTiedGradient, 0, id, options_.stage), sums));
-    WEFT_TRY_STATUS(endpoint_.send(parameter.owner(), std::move(message)));
+             encode_bundle(key(net::MessageKind::kTiedGradient, 0, id, options_.stage), sums,
+                           *transfer_));
+    post(parameter.owner(), std::move(message));
   }
   return {};
 }
@@ -87,7 +103,7 @@ Result<bool> RuntimeImpl::collect_tied_gradients() {
         continue;
       }
       WEFT_TRY(OptionalTensors sums, decode_bundle(*message, parameter.uses_in(stage),
-                                                   expected_parameter(parameter), device_));
+                                                   expected_parameter(parameter), *transfer_));
       tied_received_[{parameter.id(), stage}] = std::move(sums);
     }
   }
@@ -106,18 +122,20 @@ Result<bool> RuntimeImpl::collect_tied_gradients() {
   return true;
 }
 
-std::vector<std::pair<int32_t, double>> RuntimeImpl::own_norms() const {
-  std::vector<std::pair<int32_t, double>> result;
+void RuntimeImpl::measure_norms() {
   std::vector<at::Tensor> squares;
   for (const Parameter& parameter : parameters_) {
-    if (!owns(parameter) || !parameter.gradient) continue;
-    result.emplace_back(parameter.id(), 0);
-    squares.push_back(squared_norm(*parameter.gradient));
+    if (owns(parameter) && parameter.gradient) squares.push_back(squared_norm(*parameter.gradient));
   }
-  if (squares.empty()) return result;
-  const at::Tensor all = at::stack(squares).to(at::kCPU);
-  for (size_t i = 0; i < result.size(); ++i) {
-    result[i].second = all[static_cast<int64_t>(i)].item<double>();
+  squares_ = squares.empty() ? PendingNumbers{} : fetch_numbers(at::stack(squares));
+}
+
+std::vector<std::pair<int32_t, double>> RuntimeImpl::own_norms() const {
+  std::vector<std::pair<int32_t, double>> result;
+  if (!squares_.host.defined()) return result;
+  const auto* next = squares_.host.const_data_ptr<double>();
+  for (const Parameter& parameter : parameters_) {
+    if (owns(parameter) && parameter.gradient) result.emplace_back(parameter.id(), *next++);
   }
   return result;
 }
@@ -135,8 +153,8 @@ Status RuntimeImpl::send_norms() {
     *data++ = id;
     *data++ = square;
   }
-  WEFT_TRY(net::Message message,
-           encode_tensor(key(net::MessageKind::kNorms, 0, 0, options_.stage), table));
+  WEFT_TRY(net::Message message, encode_tensor(key(net::MessageKind::kNorms, 0, 0, options_.stage),
+                                               table, host_transfer()));
   return endpoint_.send(train_.stages.loss_stage, std::move(message));
 }
 
@@ -156,7 +174,7 @@ Result<bool> RuntimeImpl::collect_norms() {
       return make_error(Code::kCorrupt, fmt::format("{}: bad table", message->key.text()));
     }
     ExpectedTensor expected{message->sizes, DType::kFloat64, false, 0};
-    WEFT_TRY(const auto table, decode_tensor(*message, expected, at::kCPU));
+    WEFT_TRY(const auto table, decode_tensor(*message, expected, host_transfer()));
     auto& norms = norms_received_[stage];
     const auto* data = table->const_data_ptr<double>();
     for (int64_t i = 0; i < message->sizes[0]; ++i, data += 2) {
@@ -181,8 +199,9 @@ Result<bool> RuntimeImpl::collect_norms() {
   norm_ = std::sqrt(sum);
   for (int32_t stage = 0; stage < options_.plan.partition.stages; ++stage) {
     if (stage == options_.stage) continue;
-    WEFT_TRY(net::Message message, encode_tensor(key(net::MessageKind::kClip, 0, 0, options_.stage),
-                                                 at::full({}, norm_, at::kDouble)));
+    WEFT_TRY(net::Message message,
+             encode_tensor(key(net::MessageKind::kClip, 0, 0, options_.stage),
+                           at::full({}, norm_, at::kDouble), host_transfer()));
     WEFT_TRY_STATUS(endpoint_.send(stage, std::move(message)));
   }
   return true;
@@ -192,7 +211,7 @@ Result<bool> RuntimeImpl::await_clip() {
   const auto message = endpoint_.take(key(net::MessageKind::kClip, 0, 0, train_.stages.loss_stage));
   if (!message) return false;
   WEFT_TRY(const auto norm,
-           decode_tensor(*message, ExpectedTensor{{}, DType::kFloat64, false, 1}, at::kCPU));
+           decode_tensor(*message, ExpectedTensor{{}, DType::kFloat64, false, 1}, host_transfer()));
   if (!norm) return make_error(Code::kCorrupt, fmt::format("{}: absent", message->key.text()));
   norm_ = norm->item<double>();
   return true;
@@ -230,8 +249,9 @@ Status RuntimeImpl::publish_weights() {
     for (int32_t stage : parameter.stages) {
       if (stage == options_.stage) continue;
       WEFT_TRY(net::Message message,
-               encode_tensor(key(net::MessageKind::kTiedWeight, 0, id, options_.stage), copy));
-      WEFT_TRY_STATUS(endpoint_.send(stage, std::move(message)));
+               encode_tensor(key(net::MessageKind::kTiedWeight, 0, id, options_.stage), copy,
+                             *transfer_));
+      post(stage, std::move(message));
     }
   }
   return {};
@@ -247,7 +267,7 @@ Result<bool> RuntimeImpl::collect_weights() {
     wanted.step = static_cast<uint64_t>(awaited->second);
     const auto message = endpoint_.take(wanted);
     if (!message) continue;
-    WEFT_TRY(const auto value, decode_tensor(*message, expected_parameter(parameter), device_));
+    WEFT_TRY(const auto value, decode_tensor(*message, expected_parameter(parameter), *transfer_));
     if (!value) return make_error(Code::kCorrupt, fmt::format("{}: absent", wanted.text()));
     parameter.value.copy_(*value);
     awaited_weights_.erase(awaited);

@@ -41,7 +41,8 @@ RuntimeImpl::RuntimeImpl(opdag::Graph graph, opdag::Graph eval_graph, const Runt
       options_(options),
       device_(device),
       endpoint_(endpoint),
-      feed_(feed) {}
+      feed_(feed),
+      transfer_(options.transfer(device)) {}
 
 Status RuntimeImpl::begin_step(int64_t step) {
   if (!train_.present) {
@@ -56,7 +57,8 @@ Status RuntimeImpl::begin_step(int64_t step) {
   actions_ = job::make_schedule(train_.stages, schedule)[static_cast<size_t>(options_.stage)];
   next_action_ = 0;
   flights_.clear();
-  loss_sum_ = 0;
+  loss_total_.reset();
+  loss_read_ = {};
   phase_ = StepPhase::kSendTied;
   tied_received_.clear();
   norms_received_.clear();
@@ -93,15 +95,20 @@ Status RuntimeImpl::begin_eval(int64_t ordinal, int32_t micro_batches) {
 }
 
 Result<Progress> RuntimeImpl::advance() {
-  if (next_action_ >= actions_.size()) return Progress::kDone;
+  const auto rest = [this](Progress otherwise) {
+    return outbox_.empty() ? otherwise : Progress::kCopying;
+  };
+  WEFT_TRY_STATUS(send_copied());
+  if (next_action_ >= actions_.size()) return rest(Progress::kDone);
   const auto start = std::chrono::steady_clock::now();
   try {
     WEFT_TRY(const Progress progress, run_action(actions_[next_action_]));
-    if (progress == Progress::kWaiting) return progress;
+    if (progress == Progress::kWaiting) return rest(progress);
+    if (progress == Progress::kCopying) return progress;
     result_.busy_s +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (progress == Progress::kDone) ++next_action_;
-    return next_action_ == actions_.size() ? Progress::kDone : Progress::kRan;
+    return next_action_ == actions_.size() ? rest(Progress::kDone) : Progress::kRan;
   } catch (const std::exception& error) {
     return make_error(Code::kInternal,
                       fmt::format("stage {}: {}", options_.stage, exception_text(error)));

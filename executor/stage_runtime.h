@@ -22,6 +22,7 @@
 #include "base/result.h"
 #include "executor/aten.h"
 #include "executor/feed.h"
+#include "executor/transfer.h"
 #include "job/plan.h"
 #include "job/schedule.h"
 #include "job/spec.h"
@@ -43,9 +44,13 @@ struct RuntimeOptions {
   std::string device = "cpu";
   bool keep_gradients = false;  // model check: gradients stay readable, no optimizer step
   bool keep_outputs = false;    // model check: graph outputs of evaluations stay readable
+  // Copies between device and host; tests put others in its place.
+  std::function<std::unique_ptr<Transfer>(at::Device)> transfer = Transfer::make;
 };
 
-enum class Progress { kRan, kWaiting, kDone };
+// kWaiting: for a message. kCopying: for copies between device and host that this stage began, and
+// perhaps a message; nobody wakes a thread for them: ask again soon.
+enum class Progress { kRan, kWaiting, kCopying, kDone };
 
 // What one training step or evaluation told; NaN or negative where this stage does not know.
 struct StepResult {

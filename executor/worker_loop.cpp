@@ -50,13 +50,19 @@ TrainingLoop::TrainingLoop(LoopOptions options, StageRuntime& runtime, net::Endp
       done_(options_.spec.resume.step) {}
 
 Status TrainingLoop::drive() {
-  for (;;) {
+  // A copy between card and host takes microseconds to milliseconds: looked for at once, then at
+  // every arrival and each millisecond.
+  constexpr int kLooks = 200;
+  constexpr int32_t kCopyWaitMs = 1;
+  for (int looks = 0;;) {
     if (control_.stopped()) return control_.stop_error();
     WEFT_TRY(const Progress progress, runtime_.advance());
     control_.moved();
     if (progress == Progress::kDone) return {};
-    if (progress == Progress::kRan) continue;
-    if (auto waited = endpoint_.wait(options_.wait_ms); !waited) {
+    const bool copying = progress == Progress::kCopying;
+    if (!copying) looks = 0;
+    if (progress == Progress::kRan || (copying && ++looks < kLooks)) continue;
+    if (auto waited = endpoint_.wait(copying ? kCopyWaitMs : options_.wait_ms); !waited) {
       const Code code = waited.error().code;
       if (code == Code::kCancelled && control_.stopped()) return control_.stop_error();
       // A silent link is the endpoint's to judge; a slow neighbour is no failure.

@@ -21,9 +21,9 @@ ExpectedTensor like(const at::Tensor& tensor, DType dtype = DType::kFloat32) {
 }
 
 void expect_round_trip(const at::Tensor& tensor) {
-  auto message = encode_tensor(some_key(), tensor);
+  auto message = encode_tensor(some_key(), tensor, host_transfer());
   ASSERT_TRUE(message.ok());
-  auto back = decode_tensor(*message, like(tensor), at::kCPU);
+  auto back = decode_tensor(*message, like(tensor), host_transfer());
   ASSERT_TRUE(back.ok()) << back.error().text();
   EXPECT_TRUE(at::equal(**back, tensor));
   EXPECT_EQ((*back)->strides(), tensor.strides());
@@ -46,11 +46,11 @@ TEST(StageMessage, StridesAreRestored) {
 
 TEST(StageMessage, DenseTensorsAreSentWithoutACopy) {
   const at::Tensor tensor = at::randn({4, 8}).t();
-  auto message = encode_tensor(some_key(), tensor);
+  auto message = encode_tensor(some_key(), tensor, host_transfer());
   ASSERT_TRUE(message.ok());
   EXPECT_EQ(static_cast<const void*>(message->bytes.data()), tensor.const_data_ptr());
   const at::Tensor wide = at::randn({1, 1}).expand({1000, 1000});
-  auto small = encode_tensor(some_key(), wide);
+  auto small = encode_tensor(some_key(), wide, host_transfer());
   ASSERT_TRUE(small.ok());
   EXPECT_EQ(small->bytes.size(), 4u);
 }
@@ -60,9 +60,9 @@ TEST(StageMessage, BundlesKeepEachTensorApart) {
   for (const OptionalTensors& sent :
        {OptionalTensors{a, std::nullopt, b}, OptionalTensors{a}, OptionalTensors{std::nullopt},
         OptionalTensors{std::nullopt, std::nullopt}}) {
-    auto message = encode_bundle(some_key(), sent);
+    auto message = encode_bundle(some_key(), sent, host_transfer());
     ASSERT_TRUE(message.ok());
-    auto back = decode_bundle(*message, sent.size(), like(a), at::kCPU);
+    auto back = decode_bundle(*message, sent.size(), like(a), host_transfer());
     ASSERT_TRUE(back.ok()) << back.error().text();
     ASSERT_EQ(back->size(), sent.size());
     for (size_t i = 0; i < sent.size(); ++i) {
@@ -76,11 +76,11 @@ TEST(StageMessage, BundlesKeepEachTensorApart) {
 
 TEST(StageMessage, HostileMessagesAreRefused) {
   const at::Tensor tensor = at::randn({4, 6});
-  const net::Message good = *encode_tensor(some_key(), tensor);
+  const net::Message good = *encode_tensor(some_key(), tensor, host_transfer());
   const auto refused = [&](auto change) {
     net::Message bad = good;
     change(bad);
-    return !decode_tensor(bad, like(tensor), at::kCPU).ok();
+    return !decode_tensor(bad, like(tensor), host_transfer()).ok();
   };
   EXPECT_TRUE(refused([](auto& m) { m.sizes = {6, 4}; }));
   EXPECT_TRUE(refused([](auto& m) { m.sizes = {int64_t{1} << 40, 6}; }));
@@ -90,7 +90,7 @@ TEST(StageMessage, HostileMessagesAreRefused) {
   EXPECT_TRUE(refused([](auto& m) { m.strides = {0, 1}; }));
   EXPECT_TRUE(refused([](auto& m) { m.dtype = DType::kInt64; }));
   EXPECT_TRUE(refused([](auto& m) { m.bytes = Buffer(std::vector<std::byte>(95)); }));
-  const net::Message bundle = *encode_bundle(some_key(), {tensor, tensor});
+  const net::Message bundle = *encode_bundle(some_key(), {tensor, tensor}, host_transfer());
   Rng rng(1);
   for (int i = 0; i < 300; ++i) {  // any bytes give a value or an error, never a crash
     std::vector<std::byte> bytes(bundle.bytes.data(), bundle.bytes.data() + bundle.bytes.size());
@@ -98,7 +98,7 @@ TEST(StageMessage, HostileMessagesAreRefused) {
     if (rng.below(2) == 0) bytes.resize(rng.below(bytes.size()));
     net::Message bad = bundle;
     bad.bytes = Buffer(std::move(bytes));
-    (void)decode_bundle(bad, 2, like(tensor), at::kCPU);
+    (void)decode_bundle(bad, 2, like(tensor), host_transfer());
   }
 }
 
