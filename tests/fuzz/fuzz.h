@@ -45,13 +45,18 @@ class TemporaryFolder {
 // A file in memory with these bytes, for readers that take a path.
 class MemoryFile {
  public:
-  explicit MemoryFile(std::string_view bytes) : fd_(::memfd_create("weft-fuzz", MFD_CLOEXEC)) {
+  explicit MemoryFile(std::string_view bytes = {}) : fd_(::memfd_create("weft-fuzz", MFD_CLOEXEC)) {
     WEFT_CHECK(fd_ >= 0);
-    WEFT_CHECK(::write(fd_, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+    assign(bytes);
   }
   ~MemoryFile() { ::close(fd_); }
   MemoryFile(const MemoryFile&) = delete;
   MemoryFile& operator=(const MemoryFile&) = delete;
+  // Nobody may have the old bytes mapped.
+  void assign(std::string_view bytes) {
+    WEFT_CHECK(::ftruncate(fd_, 0) == 0);
+    WEFT_CHECK(::pwrite(fd_, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+  }
   os::Path path() const { return "/proc/self/fd/" + std::to_string(fd_); }
 
  private:

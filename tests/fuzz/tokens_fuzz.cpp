@@ -1,8 +1,6 @@
 // Token files: the sidecar, up to the first zero byte, and the tokens behind it.
 #include "job/token_file.h"
 
-#include <fstream>
-
 #include "tests/fuzz/fuzz.h"
 
 std::vector<std::string> weft::fuzz::seeds() {
@@ -11,18 +9,32 @@ std::vector<std::string> weft::fuzz::seeds() {
           std::string(R"({"dtype":"uint16"})") + '\0' + "odd"};
 }
 
+namespace {
+
+// A token file and its sidecar in memory under names in a folder: to write files of a disk for each
+// input takes longer than to read them.
+struct Files {
+  weft::fuzz::TemporaryFolder folder{"weft-fuzz-tokens"};
+  weft::fuzz::MemoryFile tokens, sidecar;
+  const weft::os::Path path = folder.path() / "t";
+  Files() {
+    std::filesystem::create_symlink(tokens.path(), path);
+    std::filesystem::create_symlink(sidecar.path(), path.string() + ".json");
+  }
+};
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace weft;
-  static const fuzz::TemporaryFolder kTemporary("weft-fuzz-tokens");
-  const os::Path& folder = kTemporary.path();
+  static Files files;
   const std::string_view input = fuzz::text_of(data, size);
   const size_t end = std::min(input.find('\0'), input.size());
   const std::string_view tokens = input.substr(std::min(end + 1, input.size()));
-  // Not by os::write_file_atomic, which waits for the disk.
-  std::ofstream(folder / "t.json", std::ios::binary) << input.substr(0, end);
-  std::ofstream(folder / "t", std::ios::binary) << tokens;
+  files.sidecar.assign(input.substr(0, end));
+  files.tokens.assign(tokens);
   for (const char* dtype : {"", "uint16", "uint32"}) {
-    const auto file = job::open_token_file(folder / "t", dtype);
+    const auto file = job::open_token_file(files.path, dtype);
     if (!file.ok()) continue;
     WEFT_CHECK(file->bytes.size() == tokens.size());
     WEFT_CHECK(static_cast<size_t>(file->count) * dtype_bytes(file->dtype) == tokens.size());
