@@ -63,14 +63,15 @@ void log_init(std::string_view program, LogLevel level, bool json) {
 }
 
 void log_line(LogLevel level, std::string_view message) {
-  // A newline inside a record would let a message forge another record.
+  // A newline inside a record would let a message forge another record, and an escape would reach
+  // the terminal that shows it.
   if (json_lines) {
     spdlog::log(to_spdlog(level), "{}", escape_json(message));
     return;
   }
   std::string line(message);
   for (char& c : line) {
-    if (c == '\n' || c == '\r') c = ' ';
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   }
   spdlog::log(to_spdlog(level), "{}", line);
 }

@@ -196,8 +196,10 @@ void Core::on_message(const std::string& peer, const proto::PeerMessage& message
     case proto::PeerMessage::kCheckpoint:
       probe_.message_received("checkpoint");
       if (!blobs_.has(message.checkpoint().sha256())) {
-        log_warning("peer {} reports a checkpoint shard {} that is not stored", peer,
-                    message.checkpoint().sha256().substr(0, 64));
+        if (const auto note = wrong_messages_.admit(clock_.monotonic_ms())) {
+          log_warning("peer {} reports a checkpoint shard {} that is not stored{}", peer,
+                      message.checkpoint().sha256().substr(0, 64), *note);
+        }
         return;
       }
       break;
@@ -213,7 +215,10 @@ void Core::on_report(const std::string& peer, const proto::WorkerReport& report)
   if (!json.ok()) return;
   const auto event = job::event_from_json(json.value());
   if (!event.ok()) {
-    log_warning("peer {} sent a report that is not understood: {}", peer, event.error().message);
+    if (const auto note = wrong_messages_.admit(clock_.monotonic_ms())) {
+      log_warning("peer {} sent a report that is not understood: {}{}", peer, event.error().message,
+                  *note);
+    }
     return;
   }
   const auto translated = event_of(peer, report, event.value());

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/log_limit.h"
 #include "broker/coordinator/coordinator.h"
 #include "broker/probe.h"
 #include "broker/step_log.h"
@@ -129,6 +130,7 @@ class Core {
   };
   std::map<std::string, RunLog> step_logs_;
   std::vector<std::pair<int64_t, std::string>> revocations_;  // when, curve key
+  LogLimit wrong_messages_;                                   // of all peers
 };
 
 }  // namespace weft::broker

@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/log_limit.h"
 #include "base/os/line_pipe.h"
 #include "base/os/signals.h"
 #include "job/json_read.h"
@@ -44,13 +46,14 @@ struct WorkerProcess::Impl {
   void read_loop() {
     os::name_thread("weft-worker-out");
     os::LineReader lines(child.stdout_fd);
+    LogLimit wrong_lines;
     for (auto line = lines.next(kMaxLineBytes); line.ok(); line = lines.next(kMaxLineBytes)) {
       auto event = read_event(*line);
       if (event.ok()) {
         on_event(std::move(*event));
-      } else {
-        log_warning("worker {} wrote a line that is no event: {}", child.pid,
-                    event.error().message);
+      } else if (const auto note = wrong_lines.admit(SystemClock().monotonic_ms())) {
+        log_warning("worker {} wrote a line that is no event: {}{}", child.pid,
+                    event.error().message, *note);
       }
     }
     on_exit(reap());

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "net/codec/parse.h"
 #include "net/proto/graph.pb.h"
 
 namespace weft::net {
@@ -262,7 +263,7 @@ Result<opdag::Graph> decode_graph(std::string_view bytes) {
                                   bytes.size(), kMaxGraphBytes));
   }
   proto::Graph message;
-  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  if (!parse_message(bytes, message)) {
     return corrupt(fmt::format("{} bytes are no graph message", bytes.size()));
   }
   if (message.version() != kVersion) {

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/os/signals.h"
 #include "base/rng.h"
+#include "net/codec/parse.h"
 #include "net/control/control.h"
 #include "net/control/inbox.h"
 #include "net/control/outbox.h"
@@ -148,7 +149,7 @@ void Client::receive() {
 void Client::take(const std::string& bytes) {
   using Body = proto::BrokerMessage;
   proto::BrokerMessage message;
-  if (!message.ParseFromString(bytes)) return;
+  if (!parse_message(bytes, message)) return;
   heard();
   if (message.body_case() == Body::kHeartbeatAck) return;
   if (message.body_case() == Body::kAck) {

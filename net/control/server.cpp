@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/os/signals.h"
+#include "net/codec/parse.h"
 #include "net/control/control.h"
 #include "net/control/inbox.h"
 #include "net/control/outbox.h"
@@ -191,7 +192,7 @@ void Server::take(const std::string& route, const std::string& key, const std::s
   if (owner == peer_of_key_.end()) return;  // revoked after it connected
   const std::string name = owner->second;
   proto::PeerMessage message;
-  if (!message.ParseFromString(bytes)) {
+  if (!parse_message(bytes, message)) {
     log_debug("control: {} bytes of peer {} are no message", bytes.size(), name);
     return;
   }

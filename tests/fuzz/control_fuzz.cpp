@@ -1,8 +1,7 @@
 // Control messages. The first byte chooses the reader: what peers send goes into a real core; of
 // what the broker sends, the worker's assignment and its JSON are read as a daemon reads them.
-#include <google/protobuf/stubs/logging.h>
-
 #include "job/worker_spec.h"
+#include "net/codec/parse.h"
 #include "tests/fuzz/fuzz_broker.h"
 
 namespace weft::fuzz {
@@ -96,7 +95,7 @@ namespace {
 
 void from_peer(const std::string& bytes) {
   proto::PeerMessage message;
-  if (!message.ParseFromString(bytes)) return;
+  if (!net::parse_message(bytes, message)) return;
   Broker broker;
   broker.core().on_message(Broker::kPeer, message);
   broker.later();
@@ -111,7 +110,7 @@ void from_peer(const std::string& bytes) {
 
 void from_broker(const std::string& bytes) {
   proto::BrokerMessage message;
-  if (!message.ParseFromString(bytes)) return;
+  if (!net::parse_message(bytes, message)) return;
   const auto json = nlohmann::json::parse(message.prepare().worker_spec_json(), nullptr, false);
   const auto spec = job::worker_spec_from_json(json);
   if (!spec.ok()) return;
@@ -124,8 +123,6 @@ void from_broker(const std::string& bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace weft;
-  static const auto kSilent = google::protobuf::SetLogHandler(nullptr);
-  (void)kSilent;
   const std::string input(fuzz::text_of(data, size));
   if (input.empty()) return 0;
   if (input[0] == fuzz::kFromBroker) {

@@ -65,6 +65,13 @@ def test_protobuf_never_in_the_worker():
     assert not wrong, "\n".join(wrong)
 
 
+def test_protobuf_parses_in_one_place():
+    """There its log is bounded."""
+    wrong = [n for n in sources() if n != "net/codec/parse.cpp"
+             and re.search(r"\b(Merge(Partial)?|ParsePartial|Parse)From\w+\(", read(n))]
+    assert not wrong, wrong
+
+
 def test_headers_start_with_a_paragraph():
     wrong = [n for n in sources() if n.endswith(".h") and not read(n).startswith("//")]
     assert not wrong, wrong

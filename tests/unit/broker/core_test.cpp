@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "broker/core.h"
 #include "broker/sweep.h"
 #include "graphs.h"
@@ -131,6 +132,24 @@ TEST_F(CoreTest, LogLinesAreBoundedPerMessage) {
   ASSERT_TRUE(rows.ok());
   ASSERT_EQ(rows->size(), 1001u);
   EXPECT_THAT(rows->back().text, HasSubstr("4000 lines"));
+}
+
+TEST_F(CoreTest, AFloodOfWrongMessagesIsFewLinesOfLog) {
+  log_init("core-test", LogLevel::kInfo, false);
+  hello("p-1");
+  proto::PeerMessage report, checkpoint;
+  report.mutable_report()->set_event_json(R"({"event":"no such event"})");
+  checkpoint.mutable_checkpoint()->set_sha256("not stored");
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 1000; ++i) {
+    core_->on_message("p-1", report);
+    core_->on_message("p-1", checkpoint);
+  }
+  clock_.advance_ms(60000);
+  core_->on_message("p-1", report);
+  const std::string written = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(written.begin(), written.end(), '\n'), 11) << written.substr(0, 2000);
+  EXPECT_THAT(written, HasSubstr("(1990 more left out)"));
 }
 
 TEST_F(CoreTest, TheSpecAndTheBlobsOfAJobAreKnownAfterARestart) {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <mutex>
 
+#include "base/log.h"
 #include "net/control/control.h"
 #include "net/control/socket.h"
 
@@ -263,6 +264,38 @@ TEST_F(ControlTest, GarbageAndOversizeOfAListedPeerAreSurvived) {
   a->send(leaving("fine"), 20000);
   ASSERT_TRUE(at_server_.wait_for(1));
   EXPECT_EQ(at_server_.seen().front(), "p-a:fine");
+}
+
+// protobuf writes a line for each string that is no UTF-8.
+TEST_F(ControlTest, AFloodOfInvalidStringsIsFewLinesOfLog) {
+  log_init("control-test", LogLevel::kInfo, false);
+  ::testing::internal::CaptureStderr();
+  auto server = serve();
+  server->allow(b_.public_z85, "p-b");
+  ZmqContext context(16);
+  ZmqSocket hostile(context, ZMQ_DEALER);
+  hostile.set_common();
+  hostile.set(ZMQ_CURVE_SERVERKEY, server_keys_.public_z85);
+  hostile.set(ZMQ_CURVE_PUBLICKEY, b_.public_z85);
+  hostile.set(ZMQ_CURVE_SECRETKEY, b_.secret_z85);
+  ASSERT_TRUE(hostile.connect(zmq_endpoint("127.0.0.1", server->port())).ok());
+  proto::PeerMessage last = leaving("a reason");
+  last.set_id(1);
+  last.set_session(7);
+  std::string invalid = last.SerializeAsString();
+  invalid[invalid.find("reason")] = '\xff';
+  constexpr int kMessages = 3000;
+  const auto deadline = std::chrono::steady_clock::now() + 30s;
+  for (int sent = 0; sent <= kMessages && std::chrono::steady_clock::now() < deadline;) {
+    if (hostile.send({sent < kMessages ? invalid : last.SerializeAsString()}) == 0) ++sent;
+  }
+  const bool arrived = at_server_.wait_for(1);  // so all before it were parsed
+  server.reset();
+  const std::string written = ::testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(arrived);
+  EXPECT_EQ(at_server_.seen().front(), "p-b:a reason");
+  EXPECT_LE(std::count(written.begin(), written.end(), '\n'), 20) << written.substr(0, 2000);
+  EXPECT_THAT(written, ::testing::Not(::testing::HasSubstr("[libprotobuf")));
 }
 
 TEST_F(ControlTest, SilentConnectionsAreClosed) {
