@@ -19,7 +19,7 @@ namespace weft::executor {
 namespace {
 
 struct Options {
-  std::string model, inputs, device = "cpu", precision = "fp32";
+  std::string model, inputs, device = "cpu", precision = "fp32", gradients = "tape";
   int64_t steps = 20, warmup = 3;
 };
 
@@ -35,6 +35,8 @@ Result<Options> parse(int argc, char** argv) {
       options.device = value;
     } else if (name == "--precision" && (value == "fp32" || value == "bf16")) {
       options.precision = value;
+    } else if (name == "--gradients" && (value == "tape" || value == "autograd")) {
+      options.gradients = value;
     } else if (name == "--steps") {
       options.steps = std::atoll(value.c_str());
     } else if (name == "--warmup") {
@@ -72,6 +74,7 @@ Status run(const Options& options) {
   runtime.train.precision =
       options.precision == "bf16" ? job::Precision::kBf16 : job::Precision::kFp32;
   runtime.device = options.device;
+  if (options.gradients == "autograd") runtime.differentiation = Differentiation::kAutograd;
   const WeightSource weights = [archive](const opdag::WeightRef& ref) {
     return archive.entry(ref.path);
   };

@@ -22,7 +22,6 @@ struct ParameterUse {
   int32_t position = 0;                 // of the consumer in graph.nodes
   int32_t stage = 0;
   // Of uses in this stage:
-  at::Tensor leaf;                     // shares the parameter's storage, requires grad
   std::optional<at::Tensor> gradient;  // sum over micro-batches, ascending
   bool owned = false;                  // gradient may be added to in place
 };

@@ -14,12 +14,34 @@ namespace weft::executor {
 
 using opdag::kNone;
 
+namespace {
+
+enum class Tensors { kNone, kOne, kList };
+
+// Tensor and Tensor?, Tensor[] and Tensor?[].
+Tensors tensors_of(const c10::Argument& argument) {
+  const auto inner = [](const c10::Type& type) -> const c10::Type& {
+    return type.kind() == c10::TypeKind::OptionalType
+               ? *type.expectRef<c10::OptionalType>().getElementType()
+               : type;
+  };
+  const c10::Type& type = inner(*argument.type());
+  if (type.kind() == c10::TypeKind::TensorType) return Tensors::kOne;
+  if (type.kind() != c10::TypeKind::ListType) return Tensors::kNone;
+  const c10::Type& element = inner(*type.expectRef<c10::ListType>().getElementType());
+  return element.kind() == c10::TypeKind::TensorType ? Tensors::kList : Tensors::kNone;
+}
+
+}  // namespace
+
 class Program::Compiler {
  public:
   Compiler(const opdag::Graph& graph, const ProgramSpec& spec) : graph_(graph), spec_(spec) {}
 
   Result<Program> compile() {
     program_.device_ = spec_.device;
+    program_.gradients_ = spec_.gradients;
+    program_.differentiation_ = spec_.differentiation;
     for (const ProgramInput& input : spec_.inputs) {
       const int32_t slot = new_slot();
       slots_[input] = slot;
@@ -37,6 +59,7 @@ class Program::Compiler {
       program_.output_slots_.push_back(slot);
     }
     program_.slots_ = static_cast<size_t>(next_slot_);
+    if (!tape_serves_) program_.differentiation_ = Differentiation::kAutograd;
     find_last_uses();
     return std::move(program_);
   }
@@ -99,9 +122,8 @@ class Program::Compiler {
     WEFT_TRY(step.arguments, compile_arguments(node, *step.handle, spec_.device, slot_of));
     step.node = node.id;
     step.op = node.op;
-    // A node of a group may write through its view: that memory must be shared.
-    if (node.op == "aten::view" && node.atomic_group == kNone) step.lenient = Lenient::kView;
-    if (node.op == "aten::masked_fill.Scalar") step.lenient = Lenient::kMaskedFill;
+    step.keep_in_range = node.op == "aten::masked_fill.Scalar";
+    plan_gradients(node, step);
     if (const opdag::OpInfo* info = opdag::find_op(node.op)) {
       step.random = info->random;
       for (std::string_view name : info->writes_buffers) {
@@ -117,8 +139,36 @@ class Program::Compiler {
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (node.outputs[i] != kNone) add_result(step, static_cast<int32_t>(i), node.outputs[i]);
     }
+    // A node of a group may write through its view: that memory must be shared.
+    if (node.op == "aten::view" && node.atomic_group == kNone) {
+      step.handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::reshape", "");
+    }
     program_.steps_.push_back(std::move(step));
     return {};
+  }
+
+  // Which slots the tensors of the call come from. The tape wants each in a slot of its own, and no
+  // operator that writes in place.
+  void plan_gradients(const opdag::Node& node, Step& step) {
+    std::vector<tape::Plan::Argument> flat;
+    const auto& schema = step.handle->schema().arguments();
+    for (size_t i = 0; i < schema.size(); ++i) {
+      const ArgTemplate& argument = step.arguments[i];
+      switch (tensors_of(schema[i])) {
+        case Tensors::kNone:
+          break;
+        case Tensors::kOne:
+          flat.push_back({i, -1, argument.slots.empty() ? kNone : argument.slots[0]});
+          break;
+        case Tensors::kList:
+          if (argument.kind == ArgTemplate::Kind::kSlot) tape_serves_ = false;
+          for (size_t k = 0; k < argument.slots.size(); ++k) {
+            flat.push_back({i, static_cast<int32_t>(k), argument.slots[k]});
+          }
+      }
+    }
+    if (node.atomic_group != kNone) tape_serves_ = false;
+    step.plan = tape::make_plan(*step.handle, step.op, spec_.device.type(), std::move(flat));
   }
 
   void add_result(Step& step, int32_t position, opdag::ValueId id) {
@@ -126,10 +176,15 @@ class Program::Compiler {
     step.results.emplace_back(position, new_slot());
     slots_[{id, kNone}] = step.results.back().second;
     auto& parts = step.parts.emplace_back();
+    auto& named = step.result_slots;
+    named.resize(static_cast<size_t>(position) + 1);
+    if (value.elements.empty()) named.back() = {step.results.back().second};
     for (size_t i = 0; i < value.elements.size(); ++i) {
       if (value.elements[i] == kNone) continue;
       parts.emplace_back(static_cast<int32_t>(i), new_slot());
       slots_[{value.elements[i], kNone}] = parts.back().second;
+      named.back().resize(i + 1, kNone);
+      named.back().back() = parts.back().second;
     }
   }
 
@@ -165,6 +220,7 @@ class Program::Compiler {
   int32_t next_slot_ = 0;
   std::vector<size_t> tap_order_;
   size_t next_tap_ = 0;
+  bool tape_serves_ = true;
 };
 
 Result<Program> Program::compile(const opdag::Graph& graph, const ProgramSpec& spec) {
@@ -203,12 +259,22 @@ void keep_in_range(torch::jit::Stack& stack) {
 
 }  // namespace
 
-Status Program::run_step(const Step& step, std::vector<at::IValue>& frame,
-                         const RunContext& context) const {
+void Program::call(const Step& step, torch::jit::Stack& stack, tape::Tape* tape) const {
+  if (tape != nullptr && tape->carries_any(step.plan)) {
+    tape->call(*step.handle, step.plan, step.result_slots, stack);
+  } else {
+    step.handle->callBoxed(stack);
+  }
+}
+
+void Program::run_step(const Step& step, std::vector<at::IValue>& frame, tape::Tape* tape,
+                       const RunContext& context) const {
   if (!step.handle) {
-    frame[static_cast<size_t>(step.results[0].second)] =
-        at::alias(frame[static_cast<size_t>(step.from)].toTensor());
-    return {};
+    const int32_t to = step.results[0].second;
+    const at::Tensor& from = frame[static_cast<size_t>(step.from)].toTensor();
+    frame[static_cast<size_t>(to)] = tape != nullptr ? from : at::alias(from);
+    if (tape != nullptr) tape->alias(step.from, to);
+    return;
   }
   torch::jit::Stack stack;
   stack.reserve(std::max(step.arguments.size(), step.results.size()));
@@ -219,17 +285,15 @@ Status Program::run_step(const Step& step, std::vector<at::IValue>& frame,
       if (buffer.isTensor()) buffer = buffer.toTensor().clone();
     }
   }
+  if (step.keep_in_range) keep_in_range(stack);
   if (step.random) {
     std::lock_guard<std::mutex> lock(draw_mutex());
     seed_generator(device_, derive_seed({context.seed, static_cast<uint64_t>(context.step),
                                          static_cast<uint64_t>(context.micro_batch),
                                          static_cast<uint64_t>(step.node)}));
-    step.handle->callBoxed(stack);
-  } else if (step.lenient == Lenient::kView) {
-    stack = {at::reshape(stack[0].toTensor(), stack[1].toIntVector())};
+    call(step, stack, tape);
   } else {
-    if (step.lenient == Lenient::kMaskedFill) keep_in_range(stack);
-    step.handle->callBoxed(stack);
+    call(step, stack, tape);
   }
   for (size_t i = 0; i < step.results.size(); ++i) {
     at::IValue& result = stack[static_cast<size_t>(step.results[i].first)];
@@ -241,28 +305,59 @@ Status Program::run_step(const Step& step, std::vector<at::IValue>& frame,
     }
     frame[static_cast<size_t>(step.results[i].second)] = std::move(result);
   }
-  return {};
+}
+
+Program::Values Program::collect(const std::vector<at::IValue>& frame) const {
+  Values values;
+  for (int32_t slot : output_slots_) values.outputs.push_back(frame[static_cast<size_t>(slot)]);
+  for (int32_t slot : tap_slots_) {
+    values.taps.push_back(frame[static_cast<size_t>(slot)].toTensor());
+  }
+  return values;
 }
 
 Result<Program::Values> Program::run(std::vector<at::IValue> inputs,
                                      const RunContext& context) const {
   WEFT_CHECK(inputs.size() == input_slots_.size());
+  WEFT_CHECK(gradients_.empty() || gradients_.size() == inputs.size());
+  const bool differentiate = !gradients_.empty();
+  std::unique_ptr<tape::Tape> tape;
+  std::unique_ptr<AutogradRecording> autograd;
+  if (differentiate && differentiation_ == Differentiation::kTape) {
+    tape = std::make_unique<tape::Tape>(slots_);
+  } else if (differentiate) {
+    autograd = std::make_unique<AutogradRecording>(inputs.size());
+  }
+  const at::AutoGradMode gradients(autograd != nullptr);
   std::vector<at::IValue> frame(slots_);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    frame[static_cast<size_t>(input_slots_[i])] = std::move(inputs[i]);
+    const int32_t slot = input_slots_[i];
+    if (differentiate && gradients_[i] && tape) tape->want(slot);
+    frame[static_cast<size_t>(slot)] = differentiate && gradients_[i] && autograd
+                                           ? autograd->leaf(i, inputs[i].toTensor())
+                                           : std::move(inputs[i]);
   }
   inputs.clear();
+  std::optional<tape::Tape::Below> below;
+  if (!autograd) below.emplace();
   const Step* current = nullptr;
   try {
     for (const Step& step : steps_) {
       current = &step;
-      WEFT_TRY_STATUS(run_step(step, frame, context));
+      run_step(step, frame, tape.get(), context);
       for (int32_t slot : step.drops) frame[static_cast<size_t>(slot)] = at::IValue();
     }
-    Values values;
-    for (int32_t slot : output_slots_) values.outputs.push_back(frame[static_cast<size_t>(slot)]);
-    for (int32_t slot : tap_slots_) {
-      values.taps.push_back(frame[static_cast<size_t>(slot)].toTensor());
+    Values values = collect(frame);
+    if (tape) {
+      tape->finish(input_slots_, output_slots_, tap_slots_);
+      values.recording = std::move(tape);
+    } else if (autograd) {
+      std::vector<at::Tensor> outputs;
+      for (const at::IValue& output : values.outputs) {
+        outputs.push_back(output.isTensor() ? output.toTensor() : at::Tensor());
+      }
+      autograd->finish(std::move(outputs), values.taps);
+      values.recording = std::move(autograd);
     }
     return values;
   } catch (const std::exception& error) {

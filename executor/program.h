@@ -8,11 +8,14 @@
 // stage is stood for by a tap: an alias made at the consumer's place in node order, whose gradient
 // arrives from that stage. The fold is then the same however the graph is cut.
 //
+// The tape (tape/tape.h) keeps the same order: it plays its calls back in reverse.
+//
 // A compiled Program is immutable; frames hold the values of one run. Compute thread only.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -20,6 +23,7 @@
 #include "base/result.h"
 #include "executor/aten.h"
 #include "executor/convert.h"
+#include "executor/tape/tape.h"
 #include "opdag/graph.h"
 
 namespace weft::executor {
@@ -38,9 +42,16 @@ struct Tap {
   int32_t position = 0;
 };
 
+enum class Differentiation : uint8_t {
+  kTape,      // explicit backward operators; autograd where the nodes write in place
+  kAutograd,  // PyTorch's engine: the oracle of the tape
+};
+
 struct ProgramSpec {
   std::vector<int32_t> nodes;  // positions in graph.nodes, ascending
   std::vector<ProgramInput> inputs;
+  std::vector<bool> gradients;  // which inputs want one; empty: none, and no backward
+  Differentiation differentiation = Differentiation::kTape;
   std::vector<opdag::ValueId> outputs;  // kept for the caller
   std::vector<Tap> taps;                // kept for the caller
   std::set<opdag::ValueId> fan_out;     // values whose consumers read aliases of their own
@@ -67,11 +78,11 @@ class Program {
   struct Values {
     std::vector<at::IValue> outputs;
     std::vector<at::Tensor> taps;
+    std::unique_ptr<Recording> recording;  // where the spec asks for gradients
   };
   Result<Values> run(std::vector<at::IValue> inputs, const RunContext& context) const;
 
  private:
-  enum class Lenient { kNone, kView, kMaskedFill };
   struct Step {
     std::optional<c10::OperatorHandle> handle;  // none: alias of slot `from`
     std::vector<ArgTemplate> arguments;
@@ -81,16 +92,22 @@ class Program {
     std::vector<int32_t> drops;             // slots whose last use this is
     int32_t from = opdag::kNone;
     bool random = false;
-    Lenient lenient = Lenient::kNone;
+    bool keep_in_range = false;  // the number of a masked_fill
     opdag::NodeId node = opdag::kNone;
     std::string op;
+    tape::Plan plan;
+    tape::ResultSlots result_slots;
   };
   class Compiler;
 
-  Status run_step(const Step& step, std::vector<at::IValue>& frame,
-                  const RunContext& context) const;
+  void run_step(const Step& step, std::vector<at::IValue>& frame, tape::Tape* tape,
+                const RunContext& context) const;
+  void call(const Step& step, torch::jit::Stack& stack, tape::Tape* tape) const;
+  Values collect(const std::vector<at::IValue>& frame) const;
 
   std::vector<Step> steps_;
+  std::vector<bool> gradients_;
+  Differentiation differentiation_ = Differentiation::kTape;
   size_t slots_ = 0;
   std::vector<int32_t> input_slots_, output_slots_, tap_slots_;
   at::Device device_ = at::kCPU;

@@ -41,6 +41,13 @@ std::optional<std::pair<opdag::ValueId, opdag::ValueId>> class_outputs(const opd
   return std::nullopt;
 }
 
+void bind(StageProgram& target, ProgramSpec& spec, const ProgramInput& input, InputBinding binding,
+          bool gradient = false) {
+  spec.inputs.push_back(input);
+  target.bindings.push_back(binding);
+  if (target.train) spec.gradients.push_back(gradient);
+}
+
 }  // namespace
 
 Status RuntimeImpl::build(const WeightSource& weights) {
@@ -88,15 +95,13 @@ Status RuntimeImpl::load_parameters(const WeightSource& weights) {
     WEFT_TRY(parameter.value, load_leaf(graph_, leaf, weights, device_));
     if (!parameter.trainable) continue;
     parameter.value.set_requires_grad(true);
-    for (ParameterUse& use : parameter.uses) {
+    for (const ParameterUse& use : parameter.uses) {
       if (use.stage != options_.stage) continue;
-      use.leaf = parameter.value.detach();
       const auto& sizes = graph_.value(use.value).meta.sizes;
-      if (use.leaf.sizes() != at::IntArrayRef(sizes)) {
+      if (parameter.value.sizes() != at::IntArrayRef(sizes)) {
         return make_error(Code::kRefused,
                           fmt::format("{} is tied to a weight of another shape", parameter.name));
       }
-      use.leaf.set_requires_grad(true);
     }
   }
   return {};
@@ -150,30 +155,26 @@ Status RuntimeImpl::bind_leaves(const opdag::Graph& graph, const opdag::Stage& s
                                 StageProgram& target, ProgramSpec& spec,
                                 const WeightSource& weights) {
   using Kind = InputBinding::Kind;
-  const auto bind = [&](const ProgramInput& input, InputBinding binding) {
-    spec.inputs.push_back(input);
-    target.bindings.push_back(binding);
-  };
   for (int32_t index : stage.leaves) {
     const opdag::Leaf& leaf = graph.leaves[static_cast<size_t>(index)];
     const ProgramInput common{leaf.value, opdag::kNone};
     if (leaf.kind == LeafKind::kUserInput) {
-      bind(common, {Kind::kFeed, static_cast<size_t>(index), 0});
+      bind(target, spec, common, {Kind::kFeed, static_cast<size_t>(index), 0});
       continue;
     }
     const Parameter* parameter =
         leaf.kind == LeafKind::kParameter ? find_parameter(leaf.target) : nullptr;
     if (parameter == nullptr) {
       WEFT_TRY(const size_t held, hold(graph, leaf, weights));
-      bind(common, {Kind::kHeld, held, 0});
+      bind(target, spec, common, {Kind::kHeld, held, 0});
       continue;
     }
     const auto at = static_cast<size_t>(parameter - parameters_.data());
-    bind(common, {Kind::kParameter, at, 0});
+    bind(target, spec, common, {Kind::kParameter, at, 0});
     for (size_t i = 0; target.train && i < parameter->uses.size(); ++i) {
       const ParameterUse& use = parameter->uses[i];
       if (use.value != leaf.value || use.stage != options_.stage) continue;
-      bind({leaf.value, use.position}, {Kind::kUse, at, i});
+      bind(target, spec, {leaf.value, use.position}, {Kind::kUse, at, i}, true);
     }
   }
   return {};
@@ -187,18 +188,16 @@ void RuntimeImpl::bind_incoming(const opdag::Graph& graph, const opdag::Partitio
     IncomingEdge incoming;
     incoming.edge = edge;
     incoming.expected = expected_tensor(graph.value(edge.value).meta, autocast);
-    const InputBinding first{InputBinding::Kind::kEdge, static_cast<size_t>(edge.id), 0};
-    spec.inputs.push_back({edge.value, opdag::kNone});
-    target.bindings.push_back(first);
-    if (target.train && edge.needs_grad) {
+    const bool gradient = target.train && edge.needs_grad;
+    const auto id = static_cast<size_t>(edge.id);
+    bind(target, spec, {edge.value, opdag::kNone}, {InputBinding::Kind::kEdge, id, 0}, gradient);
+    if (gradient) {
       const auto groups =
           gradient_groups(graph, partition, edge, spec.fan_out.contains(edge.value));
       incoming.groups = groups.size();
       for (size_t part = 1; part < groups.size(); ++part) {
         for (int32_t position : groups[part]) {
-          spec.inputs.push_back({edge.value, position});
-          target.bindings.push_back(
-              {InputBinding::Kind::kEdge, static_cast<size_t>(edge.id), part});
+          bind(target, spec, {edge.value, position}, {InputBinding::Kind::kEdge, id, part}, true);
         }
       }
     }
@@ -252,6 +251,7 @@ Status RuntimeImpl::build_program(const opdag::Graph& graph, const opdag::Partit
   ProgramSpec spec;
   spec.nodes = stage.nodes;
   spec.device = device_;
+  spec.differentiation = options_.differentiation;
   if (target.train) {
     spec.fan_out = fan_out_values(graph, opdag::values_with_gradient(graph));
   }

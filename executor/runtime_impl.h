@@ -73,12 +73,11 @@ struct StageProgram {
 
 // A micro-batch between its first receive and the last send of its gradients.
 struct InFlight {
-  std::map<int32_t, at::Tensor> received;             // by edge id
-  std::map<int32_t, std::vector<at::Tensor>> leaves;  // of edges that need gradients
+  std::map<int32_t, at::Tensor> received;  // by edge id
   std::map<int32_t, at::Tensor> to_send;
   std::map<int32_t, OptionalTensors> gradients_received;  // by outgoing edge, per tap
   std::map<int32_t, OptionalTensors> gradients_to_send;   // by incoming edge, per group
-  std::vector<at::Tensor> taps;
+  std::unique_ptr<Recording> recording;
   at::Tensor loss;
 };
 
@@ -149,6 +148,8 @@ class RuntimeImpl final : public StageRuntime {
   void after_forward(int32_t micro_batch, InFlight& flight, Program::Values& values);
   void measure_eval(const Program::Values& values);
   Status backward(int32_t micro_batch);
+  std::vector<Seed> seeds(InFlight& flight) const;
+  void take_gradients(InFlight& flight, std::vector<at::Tensor> found);
   void add_loss(int32_t micro_batch, const at::Tensor& loss);
 
   // runtime_send.cpp

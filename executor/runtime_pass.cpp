@@ -1,5 +1,4 @@
 #include <ATen/autocast_mode.h>
-#include <c10/core/AutogradState.h>
 #include <fmt/format.h>
 
 #include <limits>
@@ -38,20 +37,6 @@ class AutocastGuard {
   at::ScalarType dtype_ = at::kFloat;
 };
 
-// The autograd engine runs on the calling thread while this lives.
-class InlineEngine {
- public:
-  InlineEngine() : before_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) {
-    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
-  }
-  ~InlineEngine() { c10::AutogradState::get_tls_state().set_multithreading_enabled(before_); }
-  InlineEngine(const InlineEngine&) = delete;
-  InlineEngine& operator=(const InlineEngine&) = delete;
-
- private:
-  bool before_;
-};
-
 }  // namespace
 
 Result<Progress> RuntimeImpl::receive_activation(const job::Action& action) {
@@ -82,17 +67,9 @@ Result<std::vector<at::IValue>> RuntimeImpl::gather_inputs(int32_t micro_batch, 
   const StageProgram& program = active();
   const opdag::Graph& graph = evaluating_ ? eval_graph_ : graph_;
   for (const auto& [id, edge] : program.incoming) {
-    const auto received = flight.received.find(id);
-    if (received == flight.received.end()) {
-      return make_error(Code::kInternal, fmt::format("edge {} was not received", id));
-    }
-    auto& parts = flight.leaves[id];
-    for (size_t part = 0; part < edge.groups; ++part) {
-      parts.push_back(received->second.detach());
-      if (program.train && edge.edge.needs_grad) parts.back().set_requires_grad(true);
-    }
+    if (flight.received.contains(id)) continue;
+    return make_error(Code::kInternal, fmt::format("edge {} was not received", id));
   }
-  flight.received.clear();
   std::vector<at::IValue> inputs;
   inputs.reserve(program.bindings.size());
   for (const InputBinding& binding : program.bindings) {
@@ -110,16 +87,15 @@ Result<std::vector<at::IValue>> RuntimeImpl::gather_inputs(int32_t micro_batch, 
         inputs.emplace_back(held_[binding.index].value);
         break;
       case InputBinding::Kind::kParameter:
+      case InputBinding::Kind::kUse:
         inputs.emplace_back(parameters_[binding.index].value.detach());
         break;
-      case InputBinding::Kind::kUse:
-        inputs.emplace_back(parameters_[binding.index].uses[binding.part].leaf);
-        break;
       case InputBinding::Kind::kEdge:
-        inputs.emplace_back(flight.leaves.at(static_cast<int32_t>(binding.index))[binding.part]);
+        inputs.emplace_back(flight.received.at(static_cast<int32_t>(binding.index)));
         break;
     }
   }
+  flight.received.clear();
   return inputs;
 }
 
@@ -130,7 +106,6 @@ Result<Progress> RuntimeImpl::forward(int32_t micro_batch) {
   WEFT_TRY(std::vector<at::IValue> inputs, gather_inputs(micro_batch, flight));
   const RunContext context{options_.train.seed, step_, micro_batch, !evaluating_};
   const AutocastGuard autocast(options_.train.precision == job::Precision::kBf16, device_.type());
-  const at::AutoGradMode gradients(!evaluating_);
   WEFT_TRY(Program::Values values, active().program.run(std::move(inputs), context));
   after_forward(micro_batch, flight, values);
   return Progress::kDone;
@@ -149,14 +124,13 @@ void RuntimeImpl::after_forward(int32_t micro_batch, InFlight& flight, Program::
     buffer.value =
         values.outputs[output].toTensor().detach().to(buffer.value.scalar_type()).clone();
   }
-  flight.taps = std::move(values.taps);
+  flight.recording = std::move(values.recording);
   if (program.loss != SIZE_MAX) {
     flight.loss = values.outputs[program.loss].toTensor();
     add_loss(micro_batch, flight.loss.detach().to(at::kDouble).sum());
   }
   if (!evaluating_) return;
   measure_eval(values);
-  flight.leaves.clear();
   flight.loss.reset();
   if (program.outgoing.empty()) flights_.erase(micro_batch);
 }
@@ -192,52 +166,41 @@ void RuntimeImpl::measure_eval(const Program::Values& values) {
   }
 }
 
-Status RuntimeImpl::backward(int32_t micro_batch) {
-  InFlight& flight = flights_.at(micro_batch);
-  torch::autograd::variable_list roots, seeds, inputs;
-  if (flight.loss.defined() && flight.loss.requires_grad()) {
-    roots.push_back(flight.loss);
-    seeds.push_back(at::full_like(flight.loss, 1.0 / micro_batches_));
+std::vector<Seed> RuntimeImpl::seeds(InFlight& flight) const {
+  std::vector<Seed> result;
+  if (flight.loss.defined()) {
+    result.push_back({false, train_.loss, at::full_like(flight.loss, 1.0 / micro_batches_)});
   }
   for (auto& [id, gradients] : flight.gradients_received) {
     const OutgoingEdge& edge = train_.outgoing.at(id);
     for (size_t i = 0; i < edge.taps.size(); ++i) {
-      const at::Tensor& tap = flight.taps[edge.taps[i]];
-      if (!gradients[i] || !tap.requires_grad()) continue;
-      roots.push_back(tap);
-      seeds.push_back(*gradients[i]);
+      if (gradients[i]) result.push_back({true, edge.taps[i], std::move(*gradients[i])});
     }
   }
-  for (auto& [id, parts] : flight.leaves) {
-    if (!train_.incoming.at(id).edge.needs_grad) continue;
-    inputs.insert(inputs.end(), parts.begin(), parts.end());
+  return result;
+}
+
+void RuntimeImpl::take_gradients(InFlight& flight, std::vector<at::Tensor> found) {
+  for (const auto& [id, edge] : train_.incoming) {
+    if (edge.edge.needs_grad) flight.gradients_to_send[id].resize(edge.groups);
   }
-  for (Parameter& parameter : parameters_) {
-    for (ParameterUse& use : parameter.uses) {
-      if (use.stage == options_.stage) inputs.push_back(use.leaf);
+  for (size_t i = 0; i < found.size(); ++i) {
+    const InputBinding& binding = train_.bindings[i];
+    if (binding.kind == InputBinding::Kind::kUse) {
+      accumulate(parameters_[binding.index].uses[binding.part], found[i]);
+    } else if (binding.kind == InputBinding::Kind::kEdge && found[i].defined()) {
+      flight.gradients_to_send[static_cast<int32_t>(binding.index)][binding.part] =
+          std::move(found[i]);
     }
   }
-  torch::autograd::variable_list found(inputs.size());
-  if (!roots.empty() && !inputs.empty()) {
-    const InlineEngine engine;
-    found = torch::autograd::grad(roots, inputs, seeds, /*retain_graph=*/false,
-                                  /*create_graph=*/false, /*allow_unused=*/true);
-  }
+}
+
+Status RuntimeImpl::backward(int32_t micro_batch) {
+  InFlight& flight = flights_.at(micro_batch);
   const at::NoGradGuard guard;
-  size_t next = 0;
-  for (auto& [id, parts] : flight.leaves) {
-    if (!train_.incoming.at(id).edge.needs_grad) continue;
-    OptionalTensors& back = flight.gradients_to_send[id];
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const at::Tensor& gradient = found[next++];
-      back.push_back(gradient.defined() ? std::optional<at::Tensor>(gradient) : std::nullopt);
-    }
-  }
-  for (Parameter& parameter : parameters_) {
-    for (ParameterUse& use : parameter.uses) {
-      if (use.stage == options_.stage) accumulate(use, found[next++]);
-    }
-  }
+  std::vector<at::Tensor> found;
+  if (flight.recording) found = flight.recording->backward(seeds(flight));
+  take_gradients(flight, std::move(found));
   auto gradients = std::move(flight.gradients_to_send);
   if (gradients.empty()) {
     flights_.erase(micro_batch);

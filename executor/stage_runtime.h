@@ -22,6 +22,7 @@
 #include "base/result.h"
 #include "executor/aten.h"
 #include "executor/feed.h"
+#include "executor/program.h"
 #include "executor/transfer.h"
 #include "job/plan.h"
 #include "job/schedule.h"
@@ -42,6 +43,7 @@ struct RuntimeOptions {
   int32_t stage = 0;
   int32_t micro_batches = 1;
   std::string device = "cpu";
+  Differentiation differentiation = Differentiation::kTape;
   bool keep_gradients = false;  // model check: gradients stay readable, no optimizer step
   bool keep_outputs = false;    // model check: graph outputs of evaluations stay readable
   // Copies between device and host; tests put others in its place.

@@ -1,0 +1,32 @@
+// Recording: what one run of a Program leaves behind for its backward pass. Two kinds:
+//   * the tape (tape.h): explicit backward operators, autograd only for operators it has no rule
+//   for;
+//   * autograd (autograd_recording.h): PyTorch's engine over the whole run. The oracle of the tape.
+// Both fold the gradients of a value in the same order (program.h), so that their bits agree where
+// their kernels do. Compute thread only.
+#pragma once
+
+#include <vector>
+
+#include "executor/aten.h"
+
+namespace weft::executor {
+
+// The gradient that backward starts from, of an output or a tap of the Program.
+struct Seed {
+  bool tap = false;
+  size_t index = 0;
+  at::Tensor gradient;
+};
+
+class Recording {
+ public:
+  virtual ~Recording() = default;
+
+  // Gradients of the program's inputs, in their order; undefined for inputs that want none and
+  // those the seeds do not reach. Seeds of values that no gradient flows through are ignored. Once
+  // only: what was saved is released on the way. Throws what libtorch throws.
+  virtual std::vector<at::Tensor> backward(std::vector<Seed> seeds) = 0;
+};
+
+}  // namespace weft::executor
