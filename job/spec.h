@@ -53,7 +53,8 @@ struct ParamGroup {
 
 struct TrainSpec {
   int64_t steps = 0;
-  int64_t batch = 0;  // samples a step; a multiple of the exported batch
+  int64_t batch = 0;        // samples a step; a multiple of the exported batch
+  int64_t micro_batch = 0;  // where the export leaves it open; 0: the export's
   Optimizer optimizer = Optimizer::kAdamW;
   double lr = 0;
   double min_lr = 0;

@@ -246,6 +246,10 @@ std::vector<Key<JobSpec>> make_job_keys() {
                               "samples a step; a multiple of the exported batch, which is the "
                               "micro-batch",
                               WEFT_FIELD(train.batch))),
+      integer_key<S>("train.micro_batch", 0, 1 << 24,
+                     "samples of a micro-batch where the export leaves the batch open "
+                     "(`torch.export.Dim`); 0: the export's, or that of its example inputs",
+                     WEFT_FIELD(train.micro_batch)),
       choice_key<Optimizer, S>("train.optimizer", "as in `torch.optim`",
                                WEFT_FIELD(train.optimizer)),
       required(number_key<S>("train.lr", positive, "learning rate", WEFT_FIELD(train.lr))),

@@ -9,6 +9,7 @@
 #include "opdag/import_reader.h"
 #include "opdag/lstm_shapes.h"
 #include "opdag/op_table.h"
+#include "opdag/open_batch.h"
 
 namespace weft::opdag {
 namespace {
@@ -52,8 +53,9 @@ Result<std::string> model_name(const Archive& archive) {
 
 Result<Graph> Importer::run() {
   WEFT_TRY(const std::string name, model_name(archive_));
-  WEFT_TRY(const Json program, read_json(archive_, "models/" + name + ".json"));
+  WEFT_TRY(Json program, read_json(archive_, "models/" + name + ".json"));
   WEFT_TRY_STATUS(check_version(program));
+  WEFT_TRY_STATUS(close_open_batch(program));
   WEFT_TRY_STATUS(load_payloads(name, "weights", weights_));
   WEFT_TRY_STATUS(load_payloads(name, "constants", constants_));
   const Json& module = program.at("graph_module");
@@ -65,6 +67,23 @@ Result<Graph> Importer::run() {
   find_loss();
   WEFT_TRY_STATUS(tie());
   return finish();
+}
+
+Status Importer::close_open_batch(Json& program) {
+  const auto open = open_batch_of(program);
+  if (!open) return {};
+  const auto batch = options_.micro_batch ? options_.micro_batch : open->sample;
+  if (!batch) {
+    return make_error(Code::kInvalid, "the export leaves the batch open",
+                      "set train.micro_batch to the samples of a micro-batch");
+  }
+  if (!options_.micro_batch) {
+    open_batch_note_ = fmt::format(
+        "the export leaves the batch open: micro-batches of {} as in its example "
+        "inputs, unless train.micro_batch of the job file says otherwise",
+        *batch);
+  }
+  return close_batch(program, *open, *batch);
 }
 
 Error Importer::corrupt(std::string message) {
@@ -195,6 +214,7 @@ Result<Graph> Importer::finish() {
   group_written_buffers(graph_);
   detect_mode();
   warn_of_dead_loss();
+  if (!open_batch_note_.empty()) graph_.warnings.push_back(open_batch_note_);
   if (options_.keep_refused) {
     WEFT_TRY_STATUS(validate_structure(graph_));
   } else {

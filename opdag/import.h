@@ -41,6 +41,9 @@ struct ImportOptions {
   // Keep nodes that use operators outside the allow-list instead of failing, so that
   // `weft model inspect` can list them all.
   bool keep_refused = false;
+  // Samples of a micro-batch where the export leaves them open (open_batch.h); none: as many as the
+  // example inputs had. Of no effect where the export fixes them.
+  std::optional<int64_t> micro_batch = {};
 };
 
 // Imports, checks the allow-list, makes in-place operators functional (or groups what cannot be

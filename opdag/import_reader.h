@@ -15,7 +15,7 @@
 namespace weft::opdag {
 
 inline constexpr const char* kExportAgain =
-    "save the model with torch.export.save of torch 2.9 to 2.11";
+    "save the model with torch.export.save of torch 2.9 to 2.15";
 
 // One weight file's description in data/{weights,constants}/*_config.json.
 struct Payloads {
@@ -33,6 +33,7 @@ class Importer {
  private:
   static Error corrupt(std::string message);
   Status check_version(const Json& program);
+  Status close_open_batch(Json& program);
   Status load_payloads(const std::string& model, const std::string& folder, Payloads& payloads);
   Result<WeightRef> weight(const std::string& target, bool prefer_constants);
   Result<ValueId> define(const std::string& name, const std::string& what);
@@ -80,6 +81,7 @@ class Importer {
   const Archive& archive_;
   const ImportOptions& options_;
   Payloads weights_, constants_;
+  std::string open_batch_note_;  // the warning that a number was chosen for the user
   const Json* metas_ = nullptr;
   std::unordered_map<std::string, ValueId> ids_;  // by the names of the graph being read
   std::string prefix_;                            // of the names of values of an inlined graph

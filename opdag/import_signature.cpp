@@ -45,7 +45,10 @@ Status Importer::refuse_dynamic_inputs(const Json& module) const {
   }
   if (what.empty()) return {};
   return make_error(
-      Code::kRefused, fmt::format("dynamic shapes: {}; weft trains static shapes", what),
+      Code::kRefused,
+      fmt::format("dynamic shapes: {}; only the batch may be open, one torch.export.Dim for "
+                  "dimension 0 of every input",
+                  what),
       fmt::format("drop dynamic_shapes={{{}}} (the torch.export.Dim of these dimensions) from the "
                   "torch.export.export call and give it example inputs of one micro-batch's shape",
                   entries));

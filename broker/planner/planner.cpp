@@ -277,6 +277,14 @@ Result<int64_t> exported_batch(const opdag::Graph& graph, const job::JobSpec& sp
 
 Result<int32_t> micro_batches_of(const opdag::Graph& graph, const job::JobSpec& spec) {
   WEFT_TRY(const int64_t exported, exported_batch(graph, spec));
+  if (spec.train.micro_batch != 0 && spec.train.micro_batch != exported) {
+    return make_error(
+        Code::kInvalid,
+        fmt::format("train.micro_batch is {}, the export's batch is fixed at {}",
+                    spec.train.micro_batch, exported),
+        "leave train.micro_batch out, or export with one torch.export.Dim for dimension 0 of "
+        "every input");
+  }
   if (spec.train.batch <= 0 || spec.train.batch % exported != 0) {
     return make_error(
         Code::kInvalid,

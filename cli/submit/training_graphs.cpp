@@ -54,8 +54,15 @@ void warn_of_double_shift(const opdag::Graph& graph, const job::JobSpec& spec,
   }
 }
 
-Result<opdag::Graph> import_eval(const opdag::Archive& archive) {
-  WEFT_TRY(opdag::Graph graph, opdag::import_graph(archive));
+opdag::ImportOptions options_of(const job::JobSpec& spec) {
+  opdag::ImportOptions options;
+  if (spec.train.micro_batch > 0) options.micro_batch = spec.train.micro_batch;
+  return options;
+}
+
+Result<opdag::Graph> import_eval(const opdag::Archive& archive,
+                                 const opdag::ImportOptions& options) {
+  WEFT_TRY(opdag::Graph graph, opdag::import_graph(archive, options));
   for (opdag::Leaf& leaf : graph.leaves) {
     if (leaf.kind != opdag::LeafKind::kUserInput) leaf.weight.path = kEvalPrefix + leaf.weight.path;
   }
@@ -67,7 +74,7 @@ Result<opdag::Graph> import_eval(const opdag::Archive& archive) {
 Result<TrainingGraphs> load_training_graphs(const job::JobSpec& spec) {
   WEFT_TRY(opdag::Archive archive, opdag::Archive::open(spec.model));
   opdag::Archive eval_archive = archive;
-  WEFT_TRY(opdag::Graph imported, opdag::import_graph(archive));
+  WEFT_TRY(opdag::Graph imported, opdag::import_graph(archive, options_of(spec)));
   std::vector<std::string> warnings = imported.warnings;
   warn_of_double_shift(imported, spec, warnings);
   opdag::Graph eval;
@@ -76,7 +83,7 @@ Result<TrainingGraphs> load_training_graphs(const job::JobSpec& spec) {
     WEFT_TRY(eval, opdag::derive_eval(prepared));
   } else {
     WEFT_TRY(eval_archive, opdag::Archive::open(spec.eval_model));
-    WEFT_TRY(opdag::Graph other, import_eval(eval_archive));
+    WEFT_TRY(opdag::Graph other, import_eval(eval_archive, options_of(spec)));
     WEFT_TRY(eval, prepare_graph(std::move(other), spec));
     WEFT_TRY(eval, opdag::derive_eval(eval));
   }

@@ -58,6 +58,20 @@ std::vector<std::string> seeds() {
   Pt2Model symbolic;
   symbolic.value("x")["sizes"][0] = {{"as_expr", {{"expr_str", "s0"}, {"hint", {{"as_int", 2}}}}}};
   add(symbolic);
+  Pt2Model open;
+  const std::string batch = "Symbol('s0', positive=True, integer=True)";
+  const auto expression = [](const std::string& text) {
+    Json json = Json::object();
+    json["as_expr"] = {{"expr_str", text}, {"hint", {{"as_int", 2}}}};
+    return json;
+  };
+  for (const char* name : {"x", "linear", "relu_", "dropout", "linear_1"}) {
+    open.value(name)["sizes"][0] = expression(batch);
+  }
+  open.program["graph_module"]["graph"]["sym_int_values"]["n"] =
+      expression("FloorDiv(Mul(Integer(6), " + batch + "), Integer(2))");
+  open.program["range_constraints"] = {{"s0", {{"min_val", 0}, {"max_val", 64}}}};
+  add(open);
   using opdag::testing::argument, opdag::testing::node, opdag::testing::tensor;
   using opdag::testing::meta;
   const Json body = {{"inputs", Json::array({tensor("inner")})},

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Public model classes in small configurations, exported, with PyTorch's own numbers beside them.
 
-Writes NAME.pt2, NAME.inputs.safetensors, NAME.f64.safetensors and NAME.f32.safetensors (see
+Writes NAME.pt2 (NAME.open.pt2 too for some: the batch open), NAME.inputs.safetensors, NAME.f64.safetensors and NAME.f32.safetensors (see
 reference.py). Dropout and stochastic depth are zero where a class has them: two programs never draw
 the same numbers. Usage: zoo.py --out DIR [--device cuda] [name ...]
 """
@@ -371,6 +371,21 @@ MODELS = {
 }
 
 
+OPEN = ["mistral", "bert", "t5", "vit", "swin", "unet", "dit", "lstm", "moe"]
+
+
+def export_open(name, folder):
+    """NAME.open.pt2: the batch left open, example inputs of one sample more."""
+    torch.manual_seed(7)
+    model, inputs = MODELS[name]()
+    model.train()
+    batch = torch.export.Dim("batch", min=2, max=64)
+    wide = {key: torch.cat([tensor, tensor[:1]]) for key, tensor in inputs.items()}
+    program = torch.export.export(model, (), wide, strict=False,
+                                  dynamic_shapes={key: {0: batch} for key in wide})
+    torch.export.save(program, folder / f"{name}.open.pt2")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", required=True, type=pathlib.Path)
@@ -385,6 +400,8 @@ def main():
         try:
             export_models.export(name, MODELS[name], options.out)
             reference.compare_with(options.out, name, options.device, training=False)
+            if name in OPEN:
+                export_open(name, options.out)
         except Exception:  # pylint: disable=broad-except
             traceback.print_exc()
             failed.append(name)

@@ -252,13 +252,9 @@ class Custom(nn.Module):
         return double(x).mean()
 
 
-class Classify(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(16, 16)
-
-    def forward(self, x, label):
-        return F.cross_entropy(self.layer(x).view(x.shape[0], -1), label)
+class Waves(nn.Module):
+    def forward(self, x):
+        return x.sin().mean()
 
 
 class DataDependent(nn.Module):
@@ -274,12 +270,11 @@ class Branches(nn.Module):
 def export_refused(folder):
     """Exports that weft refuses: zoo_test.cpp knows the words."""
     x, label = torch.randn(4, 16), torch.randint(0, 16, (4,))
-    batch = torch.export.Dim("batch", max=64)
+    columns = torch.export.Dim("columns", max=64)
     refused = {
         "custom_op": (Custom(), {"x": x}, None),
         "autocast_bf16": (Autocast(True), {"x": x, "label": label}, None),
-        "dynamic_batch": (Classify(), {"x": x, "label": label},
-                          {"x": {0: batch}, "label": {0: batch}}),
+        "dynamic_columns": (Waves(), {"x": x}, {"x": {1: columns}}),
         "data_dependent": (DataDependent(), {"x": x}, None),
         "branches": (Branches(), {"x": x}, None),
     }

@@ -36,6 +36,9 @@ inline const std::vector<std::string> kZooVision{
     "swin3d"};
 inline const std::vector<std::string> kZooNets{"unet", "stereo",    "dit", "lstm",
                                                "gru",  "graphsage", "moe"};
+// Exported with an open batch, too.
+inline const std::vector<std::string> kZooOpen{"mistral", "bert", "t5",   "vit", "swin",
+                                               "unet",    "dit",  "lstm", "moe"};
 inline const std::vector<std::string> kZooFeatures{"nested",  "edges",        "buffers",
                                                    "tied",    "frozen",       "lists",
                                                    "no_grad", "checkpointed", "autocast_off"};

@@ -1,7 +1,9 @@
 // Public model classes and features of PyTorch's exports (tests/models/zoo.py) against PyTorch
 // itself: one stage and three, over random legal cuts and both schedules.
 #include "opdag/cut.h"
+#include "opdag/derive.h"
 #include "opdag/import.h"
+#include "opdag/text.h"
 #include "tests/support/exported_models.h"
 #include "tests/support/zoo_names.h"
 
@@ -56,6 +58,32 @@ INSTANTIATE_TEST_SUITE_P(Vision, Zoo, ::testing::ValuesIn(kZooVision), kName);
 INSTANTIATE_TEST_SUITE_P(Nets, Zoo, ::testing::ValuesIn(kZooNets), kName);
 INSTANTIATE_TEST_SUITE_P(Features, Zoo, ::testing::ValuesIn(kZooFeatures), kName);
 
+// An export whose batch is open, closed at that of another export: the same graph, so the same
+// bits; and PyTorch's numbers for that batch.
+class ZooOpenBatch : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(ZooOpenBatch, IsTheExportOfThatBatch) {
+  const std::string name = "zoo/" + GetParam();
+  Model model = load(name, false);
+  const auto archive = must(opdag::Archive::open(exported(name + ".open")));
+  const int64_t batch = model.inputs.begin()->second.size(0);
+  opdag::Graph closed = must(opdag::import_graph(archive, {.micro_batch = batch}));
+  EXPECT_EQ(closed.warnings, model.graph.warnings);
+  closed = must(opdag::prune_to(closed, {}));
+  for (opdag::Graph* graph : {&closed, &model.graph}) {
+    for (opdag::Value& value : graph->values) value.name = std::to_string(value.id);
+  }
+  EXPECT_EQ(opdag::to_text(closed), opdag::to_text(model.graph));
+  model.graph = must(opdag::promote_f64(closed));
+  model.weights = [&archive](const opdag::WeightRef& ref) { return archive.entry(ref.path); };
+  const Tensors truth = reference(name, "f64");
+  const Computed whole = differentiate(model, {});
+  expect_equals_f64(whole, truth);
+  expect_same_bits(whole.gradients, differentiate(model, {.stages = 3, .cut_seed = 44}).gradients);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ZooOpenBatch, ::testing::ValuesIn(kZooOpen), kName);
+
 // Layers before the first trainable one: no gradient, no optimizer state, nothing sent backward.
 TEST(ZooFeatures, FrozenStagesAreLeftAlone) {
   const Model model = load("zoo/frozen", false);
@@ -95,9 +123,9 @@ TEST(ZooFeatures, RefusedByName) {
   const std::vector<Refusal> refusals = {
       {"custom_op", {"zoo::double", "replace the custom operator"}},
       {"autocast_bf16", {"wrap_with_autocast", "train.precision"}},
-      {"dynamic_batch",
-       {"dimension 0 of input 'x'", "dimension 0 of input 'label'",
-        "drop dynamic_shapes={\"x\": {0: ...}, \"label\": {0: ...}}"}},
+      {"dynamic_columns",
+       {"dimension 1 of input 'x'", "only the batch may be open",
+        "drop dynamic_shapes={\"x\": {1: ...}}"}},
       {"data_dependent", {"depends on the data", "torch.where"}},
       {"branches", {"higher_order::cond", "trace one branch"}},
   };

@@ -200,6 +200,12 @@ TEST(Planner, SaysWhatIsMissing) {
   spec = chain_spec(7);
   EXPECT_THAT(make_plan(graph, spec, peers_of(2), {}).error().message,
               HasSubstr("not a multiple of the exported batch 4"));
+  spec = chain_spec(8);
+  spec.train.micro_batch = 4;
+  EXPECT_TRUE(make_plan(graph, spec, peers_of(2), {}).ok());
+  spec.train.micro_batch = 2;
+  EXPECT_THAT(make_plan(graph, spec, peers_of(2), {}).error().text(),
+              HasSubstr("the export's batch is fixed at 4"));
 }
 
 RC_GTEST_PROP(PlannerProperty, EveryPlanIsLegalAndUsesEachPeerOnce, ()) {
