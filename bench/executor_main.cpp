@@ -19,7 +19,7 @@ namespace weft::executor {
 namespace {
 
 struct Options {
-  std::string model, inputs, device = "cpu", precision = "fp32", gradients = "tape";
+  std::string model, inputs, device = "cpu", precision = "fp32", gradients = "tape", capture = "on";
   int64_t steps = 20, warmup = 3;
 };
 
@@ -37,6 +37,8 @@ Result<Options> parse(int argc, char** argv) {
       options.precision = value;
     } else if (name == "--gradients" && (value == "tape" || value == "autograd")) {
       options.gradients = value;
+    } else if (name == "--capture" && (value == "on" || value == "off")) {
+      options.capture = value;
     } else if (name == "--steps") {
       options.steps = std::atoll(value.c_str());
     } else if (name == "--warmup") {
@@ -75,21 +77,26 @@ Status run(const Options& options) {
       options.precision == "bf16" ? job::Precision::kBf16 : job::Precision::kFp32;
   runtime.device = options.device;
   if (options.gradients == "autograd") runtime.differentiation = Differentiation::kAutograd;
+  runtime.capture = options.capture == "on";
   const WeightSource weights = [archive](const opdag::WeightRef& ref) {
     return archive.entry(ref.path);
   };
   WEFT_TRY(auto cluster, LocalCluster::make(graph, {}, cluster_options, weights, feed));
-  nlohmann::json seconds = nlohmann::json::array();
+  nlohmann::json seconds = nlohmann::json::array(), host_seconds = nlohmann::json::array();
   double loss = 0;
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
     synchronize(options.device);
     const double start = monotonic_seconds();
     WEFT_TRY(const StepResult result, cluster->step(step));
     synchronize(options.device);
-    if (step >= options.warmup) seconds.push_back(monotonic_seconds() - start);
+    if (step >= options.warmup) {
+      seconds.push_back(monotonic_seconds() - start);
+      host_seconds.push_back(result.busy_s);
+    }
     loss = result.loss;
   }
   fmt::print("{}\n", nlohmann::json{{"seconds", seconds},
+                                    {"host_seconds", host_seconds},
                                     {"loss", loss},
                                     {"peak_reserved_bytes", peak_memory_bytes(options.device)}}
                          .dump());

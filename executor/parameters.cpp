@@ -59,11 +59,13 @@ std::vector<Parameter> find_parameters(const opdag::Graph& graph, const opdag::P
   return result;
 }
 
-void accumulate(ParameterUse& use, const at::Tensor& gradient) {
+void accumulate(ParameterUse& use, at::Tensor gradient, bool ours) {
   if (!gradient.defined()) return;
   if (!use.gradient) {
-    use.gradient = gradient;  // may be shared with another result of the engine: not ours to write
-    use.owned = false;
+    // Results of one backward pass may share their memory.
+    const bool alone = gradient.use_count() == 1 && gradient.storage().use_count() == 1;
+    use.owned = (ours || alone) && gradient.is_non_overlapping_and_dense();
+    use.gradient = std::move(gradient);
   } else if (!use.owned) {
     use.gradient = *use.gradient + gradient;
     use.owned = true;

@@ -45,8 +45,9 @@ struct Parameter {
 std::vector<Parameter> find_parameters(const opdag::Graph& graph, const opdag::Partition& partition,
                                        int32_t stage);
 
-// Adds a micro-batch's gradient of one use (none: nothing).
-void accumulate(ParameterUse& use, const at::Tensor& gradient);
+// Adds a micro-batch's gradient of one use (none: nothing). ours: nobody else uses its memory
+// before the step ends; without it that is found out.
+void accumulate(ParameterUse& use, at::Tensor gradient, bool ours = false);
 
 // Folds the uses' gradients into parameter.gradient, which nothing else shares afterwards.
 void fold_uses(Parameter& parameter);

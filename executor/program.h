@@ -82,6 +82,8 @@ class Program {
   };
   Result<Values> run(std::vector<at::IValue> inputs, const RunContext& context) const;
 
+  Differentiation differentiation() const { return differentiation_; }
+
  private:
   struct Step {
     std::optional<c10::OperatorHandle> handle;  // none: alias of slot `from`

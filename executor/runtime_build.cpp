@@ -1,8 +1,10 @@
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <tuple>
 
+#include "executor/capture/capturable.h"
 #include "executor/fan_out.h"
 #include "executor/runtime_impl.h"
 #include "executor/weights.h"
@@ -275,7 +277,31 @@ Status RuntimeImpl::build_program(const opdag::Graph& graph, const opdag::Partit
   spec.outputs = target.outputs;
   WEFT_TRY(target.program, Program::compile(graph, spec));
   target.present = true;
+  if (target.train && options_.capture && !device_.is_cpu()) {
+    capture_program(graph, stage, target);
+  }
   return {};
+}
+
+void RuntimeImpl::capture_program(const opdag::Graph& graph, const opdag::Stage& stage,
+                                  StageProgram& target) {
+  std::string reason = why_not_capturable(graph, stage.nodes);
+  if (target.program.differentiation() != Differentiation::kTape) reason = "autograd runs it";
+  if (!reason.empty()) {
+    spdlog::info("this stage is not captured as a CUDA graph: {}", reason);
+    return;
+  }
+  std::vector<bool> stable;
+  for (const InputBinding& binding : target.bindings) {
+    const bool weight =
+        binding.kind == InputBinding::Kind::kParameter || binding.kind == InputBinding::Kind::kUse;
+    bool held = binding.kind == InputBinding::Kind::kHeld;
+    for (const auto& [updated, output] : target.buffer_updates) {
+      held = held && updated != binding.index;
+    }
+    stable.push_back(weight || held);
+  }
+  target.captured = std::make_unique<CapturedProgram>(target.program, device_, std::move(stable));
 }
 
 Status RuntimeImpl::make_optimizer() {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/capture/captured_program.h"
 #include "executor/message_tensor.h"
 #include "executor/optimizer.h"
 #include "executor/parameters.h"
@@ -62,6 +63,7 @@ struct StageProgram {
   opdag::StageGraph stages;
   int32_t stage = 0;  // in `stages`
   Program program;
+  std::unique_ptr<CapturedProgram> captured;  // runs `program`, where it can
   std::vector<InputBinding> bindings;
   std::map<int32_t, IncomingEdge> incoming;  // by edge id
   std::map<int32_t, OutgoingEdge> outgoing;
@@ -134,6 +136,7 @@ class RuntimeImpl final : public StageRuntime {
                      const opdag::Stage& stage, StageProgram& target, ProgramSpec& spec);
   void bind_outputs(const opdag::Graph& graph, const opdag::Stage& stage, StageProgram& target);
   size_t keep_output(StageProgram& target, opdag::ValueId value);
+  void capture_program(const opdag::Graph& graph, const opdag::Stage& stage, StageProgram& target);
   const Parameter* find_parameter(const std::string& target) const;
   Result<size_t> hold(const opdag::Graph& graph, const opdag::Leaf& leaf,
                       const WeightSource& weights);

@@ -106,7 +106,10 @@ Result<Progress> RuntimeImpl::forward(int32_t micro_batch) {
   WEFT_TRY(std::vector<at::IValue> inputs, gather_inputs(micro_batch, flight));
   const RunContext context{options_.train.seed, step_, micro_batch, !evaluating_};
   const AutocastGuard autocast(options_.train.precision == job::Precision::kBf16, device_.type());
-  WEFT_TRY(Program::Values values, active().program.run(std::move(inputs), context));
+  const StageProgram& program = active();
+  WEFT_TRY(Program::Values values, program.captured
+                                       ? program.captured->run(std::move(inputs), context)
+                                       : program.program.run(std::move(inputs), context));
   after_forward(micro_batch, flight, values);
   return Progress::kDone;
 }
@@ -181,13 +184,22 @@ std::vector<Seed> RuntimeImpl::seeds(InFlight& flight) const {
 }
 
 void RuntimeImpl::take_gradients(InFlight& flight, std::vector<at::Tensor> found) {
+  const bool borrowed = flight.recording && flight.recording->borrows();
   for (const auto& [id, edge] : train_.incoming) {
     if (edge.edge.needs_grad) flight.gradients_to_send[id].resize(edge.groups);
   }
   for (size_t i = 0; i < found.size(); ++i) {
     const InputBinding& binding = train_.bindings[i];
     if (binding.kind == InputBinding::Kind::kUse) {
-      accumulate(parameters_[binding.index].uses[binding.part], found[i]);
+      Parameter& parameter = parameters_[binding.index];
+      ParameterUse& use = parameter.uses[binding.part];
+      // Borrowed memory lasts the step where no other micro-batch writes it; a message may last
+      // longer.
+      const bool lasts = micro_batches_ == 1 && !parameter.shared();
+      if (borrowed && !lasts && !use.gradient && found[i].defined()) {
+        found[i] = found[i].clone();
+      }
+      accumulate(use, std::move(found[i]), borrowed);
     } else if (binding.kind == InputBinding::Kind::kEdge && found[i].defined()) {
       flight.gradients_to_send[static_cast<int32_t>(binding.index)][binding.part] =
           std::move(found[i]);

@@ -44,6 +44,7 @@ struct RuntimeOptions {
   int32_t micro_batches = 1;
   std::string device = "cpu";
   Differentiation differentiation = Differentiation::kTape;
+  bool capture = true;          // passes as device graphs, where the device and the stage allow
   bool keep_gradients = false;  // model check: gradients stay readable, no optimizer step
   bool keep_outputs = false;    // model check: graph outputs of evaluations stay readable
   // Copies between device and host; tests put others in its place.

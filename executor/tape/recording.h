@@ -27,6 +27,10 @@ class Recording {
   // those the seeds do not reach. Seeds of values that no gradient flows through are ignored. Once
   // only: what was saved is released on the way. Throws what libtorch throws.
   virtual std::vector<at::Tensor> backward(std::vector<Seed> seeds) = 0;
+
+  // Whether gradients of inputs that stay at their place (weights) lie in memory that a later
+  // backward writes again; others are the caller's.
+  virtual bool borrows() const { return false; }
 };
 
 }  // namespace weft::executor

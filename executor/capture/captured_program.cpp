@@ -1,0 +1,194 @@
+#include "executor/capture/captured_program.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <spdlog/spdlog.h>
+
+#include <map>
+#include <utility>
+
+namespace weft::executor {
+namespace {
+
+bool same_place(const at::Tensor& a, const at::Tensor& b) {
+  return a.data_ptr() == b.data_ptr() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.scalar_type() == b.scalar_type();
+}
+
+bool same_form(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.scalar_type() == b.scalar_type() && a.device() == b.device();
+}
+
+at::Tensor at_fixed_place(const at::Tensor& tensor) {
+  at::Tensor fixed = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options());
+  return fixed.copy_(tensor);
+}
+
+// Gradients of stable inputs that share their memory with no other.
+std::vector<bool> lendable(const std::vector<at::Tensor>& gradients,
+                           const std::vector<bool>& stable) {
+  std::map<const void*, int> users;
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.defined()) ++users[gradient.storage().data()];
+  }
+  std::vector<bool> result(gradients.size());
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    result[i] = stable[i] && gradients[i].defined() && users[gradients[i].storage().data()] == 1;
+  }
+  return result;
+}
+
+}  // namespace
+
+struct CapturedProgram::Pass {
+  std::unique_ptr<GraphSpace> space;
+  std::vector<at::Tensor> inputs;  // as captured: stable ones are the caller's own
+  std::unique_ptr<DeviceGraph> forward, backward;
+  Program::Values values;  // where the forward graph leaves them
+  std::vector<Seed> seeds;
+  std::vector<at::Tensor> gradients;
+  std::vector<bool> lent;  // gradients that are given away as they lie
+  bool busy = false;
+
+  bool takes(const std::vector<at::IValue>& given, const std::vector<bool>& stable) const {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const at::Tensor& tensor = given[i].toTensor();
+      if (!(stable[i] ? same_place(inputs[i], tensor) : same_form(inputs[i], tensor))) return false;
+    }
+    return true;
+  }
+};
+
+class CapturedProgram::PassRecording final : public Recording {
+ public:
+  PassRecording(Pass& pass, const std::vector<bool>& stable) : pass_(pass), stable_(stable) {}
+  ~PassRecording() override { pass_.busy = false; }
+
+  bool borrows() const override { return true; }
+
+  std::vector<at::Tensor> backward(std::vector<Seed> seeds) override {
+    if (!pass_.backward) {
+      for (const Seed& seed : seeds) {
+        pass_.seeds.push_back({seed.tap, seed.index, at_fixed_place(seed.gradient)});
+      }
+      std::unique_ptr<Recording> tape = std::move(pass_.values.recording);
+      pass_.backward = pass_.space->capture(
+          [&] { pass_.gradients = tape->backward(std::vector<Seed>(pass_.seeds)); });
+      pass_.lent = lendable(pass_.gradients, stable_);
+    } else {
+      fill(seeds);
+    }
+    pass_.backward->replay();
+    std::vector<at::Tensor> result = pass_.gradients;
+    for (size_t i = 0; i < result.size(); ++i) {
+      if (!pass_.lent[i] && result[i].defined()) result[i] = result[i].clone();
+    }
+    return result;
+  }
+
+ private:
+  // Which gradients arrive is a matter of the graph, the same for every micro-batch.
+  void fill(const std::vector<Seed>& seeds) {
+    TORCH_CHECK(seeds.size() == pass_.seeds.size(), "other gradients arrived than were captured");
+    for (size_t i = 0; i < seeds.size(); ++i) {
+      const Seed& fixed = pass_.seeds[i];
+      TORCH_CHECK(seeds[i].tap == fixed.tap && seeds[i].index == fixed.index &&
+                      seeds[i].gradient.sizes() == fixed.gradient.sizes(),
+                  "other gradients arrived than were captured");
+      pass_.seeds[i].gradient.copy_(seeds[i].gradient);
+    }
+  }
+
+  Pass& pass_;
+  const std::vector<bool>& stable_;
+};
+
+CapturedProgram::CapturedProgram(const Program& program, at::Device device,
+                                 std::vector<bool> stable)
+    : program_(program), device_(device), stable_(std::move(stable)) {}
+
+CapturedProgram::~CapturedProgram() = default;
+
+CapturedProgram::Pass* CapturedProgram::free_pass(const std::vector<at::IValue>& inputs) {
+  for (auto pass = passes_.begin(); pass != passes_.end();) {
+    if (pass->busy) {
+      ++pass;
+    } else if (pass->takes(inputs, stable_)) {
+      return &*pass;
+    } else {
+      pass = passes_.erase(pass);  // a weight has moved, or its form changed
+    }
+  }
+  return nullptr;
+}
+
+Result<Program::Values> CapturedProgram::run(std::vector<at::IValue> inputs,
+                                             const RunContext& context) {
+  if (!usable_ || runs_ < kWarmUps) {
+    ++runs_;
+    return program_.run(std::move(inputs), context);
+  }
+  const at::NoGradGuard guard;
+  Pass* pass = free_pass(inputs);
+  if (pass == nullptr) {
+    passes_.emplace_back();
+    pass = &passes_.back();
+    pass->space = GraphSpace::make(device_);
+    // Graphs have memory of their own; what plain runs left in the cache would stand beside it.
+    if (pass->space != nullptr) at::accelerator::emptyCache();
+    if (pass->space != nullptr) return capture(*pass, std::move(inputs), context);
+    passes_.pop_back();
+    usable_ = false;
+    return program_.run(std::move(inputs), context);
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!stable_[i]) pass->inputs[i].copy_(inputs[i].toTensor());
+  }
+  return replay(*pass);
+}
+
+Result<Program::Values> CapturedProgram::capture(Pass& pass, std::vector<at::IValue> inputs,
+                                                 const RunContext& context) {
+  std::vector<at::IValue> fixed;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor& tensor = inputs[i].toTensor();
+    pass.inputs.push_back(stable_[i] ? tensor : at_fixed_place(tensor));
+    fixed.emplace_back(pass.inputs.back());
+  }
+  std::optional<Error> failure;
+  try {
+    pass.forward = pass.space->capture([&] {
+      auto values = program_.run(std::move(fixed), context);
+      if (values.ok()) {
+        pass.values = std::move(*values);
+      } else {
+        failure = values.error();
+      }
+    });
+  } catch (const std::exception& error) {
+    failure = make_error(Code::kInternal, exception_text(error));
+  }
+  if (failure) {
+    spdlog::warn("this stage is not captured as a CUDA graph, it runs kernel by kernel: {}",
+                 failure->message);
+    usable_ = false;
+    passes_.pop_back();
+    return program_.run(std::move(inputs), context);
+  }
+  return replay(pass);
+}
+
+// What is given away is copied: the next replay may come before all readers are done.
+Program::Values CapturedProgram::replay(Pass& pass) {
+  pass.busy = true;
+  pass.forward->replay();
+  Program::Values values;
+  for (const at::IValue& output : pass.values.outputs) {
+    values.outputs.push_back(output.isTensor() ? at::IValue(output.toTensor().clone()) : output);
+  }
+  for (const at::Tensor& tap : pass.values.taps) values.taps.push_back(tap.clone());
+  values.recording = std::make_unique<PassRecording>(pass, stable_);
+  return values;
+}
+
+}  // namespace weft::executor

@@ -1,0 +1,47 @@
+// CapturedProgram: runs a Program and its backward as device graphs. The first runs are plain (they
+// warm up libraries); then a pass is captured for each micro-batch that is in flight at once, and
+// used again for later ones. Numbers are those of the plain run: the same kernels on the same
+// values. Compute thread only.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "executor/capture/graph_space.h"
+#include "executor/program.h"
+
+namespace weft::executor {
+
+class CapturedProgram {
+ public:
+  // stable: inputs whose memory stays where it is, weights say; others are copied to a fixed place.
+  // The program must be capturable (capturable.h) and outlive this.
+  CapturedProgram(const Program& program, at::Device device, std::vector<bool> stable);
+  ~CapturedProgram();
+
+  // As Program::run. The recording's gradients of stable inputs are written again by a later run:
+  // Recording::borrows() says so. A capture that fails is told once; what follows runs plainly.
+  Result<Program::Values> run(std::vector<at::IValue> inputs, const RunContext& context);
+
+  size_t passes() const { return passes_.size(); }
+
+ private:
+  struct Pass;
+  class PassRecording;
+  static constexpr int kWarmUps = 2;
+
+  Pass* free_pass(const std::vector<at::IValue>& inputs);
+  Result<Program::Values> capture(Pass& pass, std::vector<at::IValue> inputs,
+                                  const RunContext& context);
+  Program::Values replay(Pass& pass);
+
+  const Program& program_;
+  at::Device device_;
+  std::vector<bool> stable_;
+  std::list<Pass> passes_;
+  int runs_ = 0;
+  bool usable_ = true;
+};
+
+}  // namespace weft::executor

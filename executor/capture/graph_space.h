@@ -1,0 +1,31 @@
+// Device graphs: work recorded once and launched as a whole. Only CUDA has them here.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "executor/aten.h"
+
+namespace weft::executor {
+
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+  // Queues the work on the current stream.
+  virtual void replay() = 0;
+};
+
+// Memory for graphs that are replayed in the order they were captured in, and the stream captures
+// are made on. Compute thread only.
+class GraphSpace {
+ public:
+  // nullptr: the device, or this build, has no graphs.
+  static std::unique_ptr<GraphSpace> make(at::Device device);
+  virtual ~GraphSpace() = default;
+
+  // Records what `work` queues without running it. Tensors that outlive `work` stay at their place
+  // and hold what the last replay wrote. Throws what `work` throws; the space is then of no use.
+  virtual std::unique_ptr<DeviceGraph> capture(const std::function<void()>& work) = 0;
+};
+
+}  // namespace weft::executor

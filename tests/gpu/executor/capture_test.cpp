@@ -1,0 +1,156 @@
+// Passes as CUDA graphs: the numbers of plain runs, whatever is in flight, and statistics that move
+// once a micro-batch.
+#include <ATen/Context.h>
+
+#include "executor/capture/capturable.h"
+#include "executor/capture/captured_program.h"
+#include "tests/unit/executor/runtime_support.h"
+
+namespace weft::executor::testing {
+namespace {
+
+using opdag::testing::GraphBuilder;
+
+const at::Device kCard(at::kCUDA, 0);
+
+class GpuCapture : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!at::hasCUDA()) {
+      GTEST_SKIP()
+          << "no CUDA device, or built with WEFT_CUDA=OFF: scripts/gpu_check.sh runs these";
+    }
+  }
+};
+
+at::Tensor random(at::IntArrayRef sizes) {
+  return at::randn(sizes, at::device(kCard));
+}
+
+struct Net {
+  opdag::Graph graph;
+  Program program;
+};
+
+// A loss of x and a weight; gradients of both are wanted.
+Net small_net() {
+  GraphBuilder b;
+  const auto x = b.input("x", {4, 8});
+  const auto w = b.parameter("w", {8, 8});
+  const auto h = b.tanh(b.linear(x, w));
+  const auto y =
+      b.mean(b.mul(b.add(h, x), b.op("aten::erf", {{"self", opdag::ValueArg{h}}}, {4, 8})));
+  Net net{must(b.build()), {}};
+  ProgramSpec spec;
+  for (size_t i = 0; i < net.graph.nodes.size(); ++i) spec.nodes.push_back(static_cast<int32_t>(i));
+  spec.inputs = {{x, opdag::kNone}, {w, opdag::kNone}};
+  spec.gradients = {true, true};
+  spec.outputs = {y, h};
+  for (const auto& value : {x, h}) spec.fan_out.insert(value);
+  spec.device = kCard;
+  EXPECT_EQ(why_not_capturable(net.graph, spec.nodes), "");
+  net.program = must(Program::compile(net.graph, spec));
+  return net;
+}
+
+std::vector<at::Tensor> gradients(const Program::Values& values) {
+  const at::Tensor loss = values.outputs[0].toTensor();
+  auto found = values.recording->backward({{false, 0, at::full_like(loss, 0.5)}});
+  for (at::Tensor& gradient : found) gradient = gradient.clone();
+  return found;
+}
+
+void expect_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::allclose(a[i], b[i], 1e-6, 1e-7)) << i;
+}
+
+TEST_F(GpuCapture, ReplaysGiveTheNumbersOfPlainRuns) {
+  const Net net = small_net();
+  CapturedProgram captured(net.program, kCard, {false, true});
+  const at::Tensor w = random({8, 8});
+  for (int step = 0; step < 6; ++step) {
+    const at::Tensor x = random({4, 8});
+    const auto plain = must(net.program.run({x, w}, {}));
+    const auto replayed = must(captured.run({x.clone(), w}, {}));
+    EXPECT_TRUE(at::allclose(plain.outputs[0].toTensor(), replayed.outputs[0].toTensor()));
+    EXPECT_TRUE(at::allclose(plain.outputs[1].toTensor(), replayed.outputs[1].toTensor()));
+    expect_equal(gradients(plain), gradients(replayed));
+    w.add_(0.01);  // in place, as an optimizer does
+  }
+  EXPECT_EQ(captured.passes(), 1U);
+}
+
+TEST_F(GpuCapture, EachMicroBatchInFlightHasAPassOfItsOwn) {
+  const Net net = small_net();
+  CapturedProgram captured(net.program, kCard, {false, true});
+  const at::Tensor w = random({8, 8});
+  for (int round = 0; round < 4; ++round) {
+    std::vector<Program::Values> plain, replayed;
+    for (int i = 0; i < 3; ++i) {
+      const at::Tensor x = random({4, 8});
+      plain.push_back(must(net.program.run({x, w}, {})));
+      replayed.push_back(must(captured.run({x, w}, {})));
+    }
+    for (size_t i : {1, 0, 2}) expect_equal(gradients(plain[i]), gradients(replayed[i]));
+  }
+  EXPECT_EQ(captured.passes(), 3U);
+  {  // a step that was given up frees its passes
+    const auto dropped = must(captured.run({random({4, 8}), w}, {}));
+  }
+  EXPECT_EQ(captured.passes(), 3U);
+  // A weight that moved makes passes of it useless; they are captured again.
+  const at::Tensor moved = random({8, 8}), x = random({4, 8});
+  expect_equal(gradients(must(net.program.run({x, moved}, {}))),
+               gradients(must(captured.run({x, moved}, {}))));
+  EXPECT_EQ(captured.passes(), 1U);
+}
+
+opdag::Graph statistics_net() {
+  GraphBuilder b;
+  const auto x = b.input("x", {4, 8});
+  const auto h = b.linear(x, "w0", 8);
+  const auto y = b.op("aten::batch_norm",
+                      {{"input", opdag::ValueArg{h}},
+                       {"weight", opdag::ValueArg{b.parameter("scale", {8})}},
+                       {"bias", opdag::ValueArg{b.parameter("shift", {8})}},
+                       {"running_mean", opdag::ValueArg{b.buffer("mean", {8})}},
+                       {"running_var", opdag::ValueArg{b.buffer("var", {8})}},
+                       {"training", true},
+                       {"momentum", 0.1},
+                       {"eps", 1e-5},
+                       {"cudnn_enabled", false}},
+                      {4, 8});
+  b.loss(b.mean(b.tanh(b.linear(b.relu(y), "w1", 8))));
+  return must(b.build());
+}
+
+TEST_F(GpuCapture, TrainingIsTheSameWithAndWithout) {
+  for (const opdag::Graph& graph : {must(opdag::testing::tied_skip_graph()), statistics_net()}) {
+    const opdag::Graph wide = must(opdag::promote_f64(graph));
+    const auto cut = must(
+        opdag::split_contiguous(wide, std::vector<double>(opdag::cut_units(wide).size(), 1.0), 2));
+    for (const opdag::Partition& partition : {one_stage(wide), cut}) {
+      for (int micro_batches : {1, 4}) {
+        ClusterOptions options = cluster_options(partition);
+        options.runtime.micro_batches = micro_batches;
+        options.runtime.device = "cuda:0";
+        options.runtime.train.clip_norm = 0.5;
+        options.runtime.capture = false;
+        const Trained plain = train(wide, options, 7);
+        options.runtime.capture = true;
+        const Trained captured = train(wide, options, 7);
+        for (size_t i = 0; i < plain.losses.size(); ++i) {
+          EXPECT_NEAR(plain.losses[i], captured.losses[i], 1e-11) << partition.stages;
+          EXPECT_NEAR(plain.norms[i], captured.norms[i], 1e-11);
+        }
+        for (const auto& [name, tensor] : plain.state) {
+          EXPECT_TRUE(at::allclose(tensor, captured.state.at(name), 1e-10, 1e-11)) << name;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft::executor::testing
