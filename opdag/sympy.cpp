@@ -133,7 +133,7 @@ Answer of_one(std::string_view name, const Number& number) {
   return {};
 }
 
-Answer apply(std::string_view name, const Numbers& numbers) {
+Answer call(std::string_view name, const Numbers& numbers) {
   if (numbers.empty()) return {};
   if (name == "And" || name == "Or") {
     if (!all_booleans(numbers)) return {};
@@ -249,7 +249,7 @@ class Reader {
     } while (take(','));
     if (!take(')')) return {};
     if (name == "Integer" && numbers.size() == 1) return numbers[0];
-    return apply(name, numbers);
+    return call(name, numbers);
   }
 
   std::string_view text_, symbol_;
