@@ -305,7 +305,7 @@ Result<Buffer> Archive::entry(std::string_view suffix) const {
   const auto* found = state_->find(suffix);
   if (found == nullptr) {
     return make_error(Code::kNotFound, fmt::format("the archive has no entry '{}'", suffix),
-                      "save the model with torch.export.save of torch 2.9 to 2.11");
+                      "save the model with torch.export.save of torch 2.9 to 2.15");
   }
   const auto& [name, entry] = *found;
   const std::byte* data = state_->file.data() + entry.data;
