@@ -2,6 +2,9 @@
 
 #include <openssl/evp.h>
 #include <xxhash.h>
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h>  // XXH3 with the widest vectors this processor has
+#endif
 
 #include <array>
 
@@ -43,6 +46,17 @@ std::string sha256_hex(std::string_view data) {
 
 uint64_t xxh3(std::span<const std::byte> data) {
   return XXH3_64bits(data.data(), data.size());
+}
+
+uint64_t xxh3(std::span<const std::byte> first, std::span<const std::byte> second) {
+  struct Delete {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
+  thread_local const std::unique_ptr<XXH3_state_t, Delete> state(XXH3_createState());
+  WEFT_CHECK(state && XXH3_64bits_reset(state.get()) == XXH_OK);
+  WEFT_CHECK(XXH3_64bits_update(state.get(), first.data(), first.size()) == XXH_OK);
+  WEFT_CHECK(XXH3_64bits_update(state.get(), second.data(), second.size()) == XXH_OK);
+  return XXH3_64bits_digest(state.get());
 }
 
 std::string to_hex(std::span<const std::byte> data) {

@@ -33,6 +33,8 @@ class Sha256 {
 };
 
 uint64_t xxh3(std::span<const std::byte> data);
+// Of the two, one behind the other.
+uint64_t xxh3(std::span<const std::byte> first, std::span<const std::byte> second);
 
 std::string to_hex(std::span<const std::byte> data);
 bool is_sha256_hex(std::string_view text);

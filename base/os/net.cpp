@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <memory>
 
 namespace weft::os {
@@ -43,6 +44,17 @@ void set_unsent_limit(int socket, size_t bytes) {
 void set_pacing_rate(int socket, uint64_t bytes_per_second) {
   const uint64_t rate = bytes_per_second == 0 ? ~uint64_t{0} : bytes_per_second;
   ::setsockopt(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
+}
+
+std::string set_congestion_control(int socket, const std::string& name) {
+  if (!name.empty()) {
+    ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                 static_cast<socklen_t>(name.size()));
+  }
+  char granted[16] = {};  // TCP_CA_NAME_MAX
+  socklen_t size = sizeof granted;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, granted, &size) != 0) return {};
+  return {granted, ::strnlen(granted, sizeof granted)};
 }
 
 std::optional<TcpProgress> tcp_progress(int socket) {

@@ -15,6 +15,9 @@ std::optional<std::string> local_address_towards(const std::string& host, uint16
 // them (bytes a second; 0: unlimited). Without effect where the system knows no such settings.
 void set_unsent_limit(int socket, size_t bytes);
 void set_pacing_rate(int socket, uint64_t bytes_per_second);
+// How the socket reacts to loss and queues: "cubic", "bbr", …; "" asks for the system's own.
+// Returns what it has from then on; "" where that cannot be told.
+std::string set_congestion_control(int socket, const std::string& name);
 struct TcpProgress {
   uint64_t acknowledged = 0;  // bytes, by the other side's TCP since the connection began
   double round_trip_ms = 0;   // smoothed

@@ -205,10 +205,13 @@ uint32_t max_body_bytes(FrameType type) {
   }
 }
 
-// The checksum field itself is left out of what it covers.
-uint64_t checksum(std::span<const std::byte> whole) {
-  const uint64_t prefix = xxh3(whole.first(kCheckedPrefixBytes));
-  return prefix ^ xxh3(whole.subspan(kPrefixBytes));
+// The checksum field itself is left out of what it covers. head: prefix and header.
+uint64_t checksum(std::span<const std::byte> head, std::span<const std::byte> body) {
+  const uint64_t prefix = xxh3(head.first(kCheckedPrefixBytes));
+  const auto header = head.subspan(kPrefixBytes);
+  if (body.empty()) return prefix ^ xxh3(header);
+  if (head.data() + head.size() != body.data()) return prefix ^ xxh3(header, body);
+  return prefix ^ xxh3({header.data(), header.size() + body.size()});
 }
 
 }  // namespace
@@ -240,7 +243,7 @@ void encode_frame(const Frame& frame, std::span<const std::byte> body,
   fields.number(static_cast<uint16_t>(header_bytes));
   fields.number(static_cast<uint32_t>(body_bytes));
   std::copy(prefix.begin(), prefix.end(), out.begin() + static_cast<ptrdiff_t>(start));
-  const uint64_t sum = checksum(std::span(out).subspan(start));
+  const uint64_t sum = checksum(std::span(out).subspan(start), {});
   std::memcpy(out.data() + start + kCheckedPrefixBytes, &sum, sizeof sum);
 }
 
@@ -278,11 +281,17 @@ Result<DecodedFrame> decode_frame(const Prefix& prefix, std::span<const std::byt
                       fmt::format("a frame of {} bytes where its prefix says {}", whole.size(),
                                   kPrefixBytes + prefix.rest_bytes()));
   }
-  if (checksum(whole) != prefix.checksum) {
+  const size_t head_bytes = kPrefixBytes + prefix.header_bytes;
+  return decode_frame(prefix, whole.first(head_bytes), whole.subspan(head_bytes));
+}
+
+Result<DecodedFrame> decode_frame(const Prefix& prefix, std::span<const std::byte> head,
+                                  std::span<const std::byte> body) {
+  WEFT_CHECK(head.size() == kPrefixBytes + prefix.header_bytes && body.size() == prefix.body_bytes);
+  if (checksum(head, body) != prefix.checksum) {
     return make_error(Code::kCorrupt, "a frame's checksum does not match");
   }
-  FieldReader header(whole.subspan(kPrefixBytes, prefix.header_bytes));
-  const auto body = whole.subspan(kPrefixBytes + prefix.header_bytes);
+  FieldReader header(head.subspan(kPrefixBytes));
   WEFT_TRY(Frame frame, read_header(prefix.type, header, body));
   if (!header.complete()) {
     return make_error(Code::kCorrupt,
@@ -290,6 +299,13 @@ Result<DecodedFrame> decode_frame(const Prefix& prefix, std::span<const std::byt
                                   static_cast<int>(prefix.type)));
   }
   return DecodedFrame{std::move(frame), body};
+}
+
+std::optional<ChunkFrame> peek_chunk(const Prefix& prefix, std::span<const std::byte> head) {
+  if (prefix.type != FrameType::kChunk || head.size() != kChunkOverheadBytes) return std::nullopt;
+  FieldReader header(head.subspan(kPrefixBytes));
+  const auto transfer = header.number<uint64_t>();
+  return ChunkFrame{transfer, header.number<uint64_t>()};
 }
 
 size_t message_overhead_bytes(size_t dimensions) {

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -138,6 +139,12 @@ struct DecodedFrame {
 };
 // whole: prefix, header and body of one frame, as announced by its prefix.
 Result<DecodedFrame> decode_frame(const Prefix& prefix, std::span<const std::byte> whole);
+// The same where prefix and header (head) and body lie apart.
+Result<DecodedFrame> decode_frame(const Prefix& prefix, std::span<const std::byte> head,
+                                  std::span<const std::byte> body);
+// What the head of a chunk frame says, unverified: good for choosing where its body is put until
+// the checksum is known. Nothing for any other frame.
+std::optional<ChunkFrame> peek_chunk(const Prefix& prefix, std::span<const std::byte> head);
 
 // Longest header + prefix of a message frame with these dimensions; what is left of a frame of
 // frame_bytes is body.

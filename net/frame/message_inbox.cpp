@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 namespace weft::net {
 namespace {
@@ -14,16 +13,9 @@ constexpr size_t kMinConsumedKeys = 256;
 // Transfers of duplicates that may be under way at once.
 constexpr size_t kMaxDuplicates = 1024;
 constexpr size_t kMaxHelloKeys = kMaxHelloBytes / 34;
-constexpr std::align_val_t kAlignment{64};  // what vector units and torch like
 
 size_t consumed_limit(int32_t credits) {
   return std::max(kMinConsumedKeys, 2 * static_cast<size_t>(credits));
-}
-
-// Uninitialised: pages become resident as they are written.
-std::shared_ptr<std::byte> allocate(uint64_t size) {
-  void* memory = ::operator new(size, kAlignment, std::nothrow);
-  return {static_cast<std::byte*>(memory), [](std::byte* p) { ::operator delete(p, kAlignment); }};
 }
 
 }  // namespace
@@ -61,7 +53,7 @@ Status MessageInbox::open(const MessageFrame& frame, Assembly& assembly) {
                       fmt::format("{} exceeds the {} messages its channel may have in flight",
                                   key.text(), credits));
   }
-  auto storage = allocate(assembly.total);
+  auto storage = pool_.take(assembly.total);
   if (!storage) {
     return make_error(Code::kTooLarge,
                       fmt::format("no memory for {} of {} bytes", key.text(), assembly.total));
@@ -120,14 +112,24 @@ Result<MessageInbox::Arrival> MessageInbox::on_chunk(const ChunkFrame& frame,
   return append(it->first, it->second, body);
 }
 
+std::span<std::byte> MessageInbox::room(const ChunkFrame& frame, size_t bytes) {
+  const auto it = assemblies_.find(frame.transfer);
+  if (it == assemblies_.end()) return {};
+  const Assembly& assembly = it->second;
+  if (!assembly.data || frame.offset != assembly.filled ||
+      bytes > assembly.total - assembly.filled) {
+    return {};
+  }
+  return {assembly.data + assembly.filled, bytes};
+}
+
 Result<MessageInbox::Arrival> MessageInbox::append(uint64_t transfer, Assembly& assembly,
                                                    std::span<const std::byte> body) {
   if (body.size() > assembly.total - assembly.filled) {
     return make_error(Code::kCorrupt, assembly.message.key.text() + " has more bytes than it says");
   }
-  if (assembly.data && !body.empty()) {
-    std::memcpy(assembly.data + assembly.filled, body.data(), body.size());
-  }
+  std::byte* const to = assembly.data ? assembly.data + assembly.filled : nullptr;
+  if (to && !body.empty() && body.data() != to) std::memcpy(to, body.data(), body.size());
   assembly.filled += body.size();
   if (assembly.filled < assembly.total) return Arrival{};
   return finish(transfer, assembly);

@@ -13,9 +13,11 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "net/frame/buffer_pool.h"
 #include "net/frame/frame.h"
 #include "net/frame/link_rules.h"
 
@@ -30,12 +32,20 @@ class MessageInbox {
   };
 
   MessageInbox(const LinkRules& rules, int32_t from, int32_t to, uint32_t epoch,
-               uint64_t max_message_bytes)
-      : rules_(rules), from_(from), to_(to), epoch_(epoch), max_message_bytes_(max_message_bytes) {}
+               uint64_t max_message_bytes, BufferPool pool = BufferPool())
+      : rules_(rules),
+        from_(from),
+        to_(to),
+        epoch_(epoch),
+        max_message_bytes_(max_message_bytes),
+        pool_(std::move(pool)) {}
 
   // Errors: the other side broke the protocol; the connection is to be closed.
   Result<Arrival> on_message(const MessageFrame& frame, std::span<const std::byte> body);
   Result<Arrival> on_chunk(const ChunkFrame& frame, std::span<const std::byte> body);
+  // Where the body of a chunk may be put before on_chunk is called with it, which saves a copy:
+  // the next bytes of its message. Empty: nowhere; on_chunk says why. Valid until any other call.
+  std::span<std::byte> room(const ChunkFrame& frame, size_t bytes);
 
   // The compute thread took the message.
   void on_taken(const MessageKey& key);
@@ -65,6 +75,7 @@ class MessageInbox {
   const int32_t from_, to_;
   const uint32_t epoch_;
   const uint64_t max_message_bytes_;
+  BufferPool pool_;
   std::map<uint64_t, Assembly> assemblies_;  // by transfer
   std::map<MessageKey, Assembly> partial_;   // of earlier connections
   std::set<MessageKey> assembling_, held_, consumed_;

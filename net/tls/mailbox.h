@@ -1,5 +1,5 @@
-// Mailbox: the one place where the compute thread and the I/O thread of a TlsEndpoint meet. The
-// only mutex of the data plane; it is held for map operations, never across I/O or a copy.
+// Mailbox: the one place where the compute thread and the I/O thread of a TlsEndpoint meet. Its
+// mutex is held for map operations, never across I/O or a copy.
 #pragma once
 
 #include <condition_variable>

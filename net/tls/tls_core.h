@@ -42,10 +42,12 @@ struct Connection {
   void push_control(Frame frame);
 
   TlsStream stream;
-  asio::steady_timer wake;    // cancelled when there is something to write
-  std::deque<Frame> control;  // goes before any message
-  size_t handled = 0;         // bytes of the frame that was read last
+  asio::steady_timer wake;        // cancelled when there is something to write
+  std::deque<Frame> control;      // goes before any message
+  std::vector<std::byte> packed;  // frames that make the next record
+  size_t handled = 0;             // bytes of the frame that was read last
   Pacer pacer;
+  std::string congestion_control;
   Link* link = nullptr;     // once authenticated
   int64_t deadline_ms = 0;  // closed by the watchdog then; 0: none
   int64_t last_heard_ms = 0, last_ping_ms = 0, up_since_ms = 0;
@@ -57,10 +59,10 @@ using ConnectionPtr = std::shared_ptr<Connection>;
 
 struct Link {
   Link(const LinkRules& rules, const TlsEndpointOptions& options, int32_t other,
-       asio::io_context& io)
+       const BufferPool& pool, asio::io_context& io)
       : stage(other),
         outbox(rules, options.stage, other),
-        inbox(rules, other, options.stage, options.epoch, options.max_message_bytes),
+        inbox(rules, other, options.stage, options.epoch, options.max_message_bytes, pool),
         changed(io, asio::steady_timer::time_point::max()) {}
 
   const int32_t stage;
@@ -122,10 +124,12 @@ class TlsCore {
   Status check_hello(const Link& link, const HelloFrame& hello) const;
   Result<Link*> check_certificate(Connection& connection, const Link* expected);
   void activate(const ConnectionPtr& connection, const HelloFrame& hello);
+  Task<Status> gather(ConnectionPtr connection, size_t bytes);
   Task<Status> read_frame(ConnectionPtr connection, DecodedFrame* out);
   Task<void> read_loop(ConnectionPtr connection);
   Task<void> write_loop(ConnectionPtr connection);
-  void fill(Connection& connection, std::vector<std::byte>& out);
+  TlsStream::ErrorCode fill(Connection& connection);
+  void pack(Connection& connection, size_t room);
   void pace(Connection& connection);
   Status handle(Connection& connection, DecodedFrame& decoded);
   Status handle_arrival(Connection& connection, Result<MessageInbox::Arrival> arrival);
@@ -137,12 +141,13 @@ class TlsCore {
   const LinkRules rules_;
   const SystemClock clock_;
   Mailbox mailbox_;
+  BufferPool pool_;
   std::unique_ptr<asio::ssl::context> context_;
   asio::io_context io_{1};  // outlives every socket and timer below
   std::map<int32_t, std::unique_ptr<Link>> links_;
   std::set<ConnectionPtr> connections_;  // every open one
   size_t handshakes_ = 0;                // incoming, not yet authenticated
-  int64_t refused_ = 0, last_tick_ms_ = 0;
+  int64_t refused_ = 0, last_tick_ms_ = 0, last_trim_ms_ = 0;
   uint16_t port_ = 0;
   bool stopping_ = false;
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <openssl/ssl.h>
 
+#include <algorithm>
+#include <array>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/os/net.h"
@@ -149,29 +152,49 @@ Status TlsCore::check_hello(const Link& link, const HelloFrame& hello) const {
                                 hello.peer, hello.stage, hello.job, hello.epoch));
 }
 
-// The frame's body points into what the stream holds and lives until the next call.
+// Brings what arrived to `bytes` bytes.
+Task<Status> TlsCore::gather(ConnectionPtr connection, size_t bytes) {
+  TlsStream& stream = connection->stream;
+  while (stream.arrived().size() < bytes) {
+    const auto ec = co_await stream.read(bytes - stream.arrived().size());
+    if (ec) co_return io_error(ec, "the connection ended");
+  }
+  co_return Status();
+}
+
+// The frame's body points into what the stream holds, or into the message it belongs to, and lives
+// until the next call.
 Task<Status> TlsCore::read_frame(ConnectionPtr connection, DecodedFrame* out) {
   TlsStream& stream = connection->stream;
   stream.consume(std::exchange(connection->handled, 0));
-  std::optional<Prefix> prefix;
-  for (;;) {
-    const auto here = stream.arrived();
-    if (!prefix && here.size() >= kPrefixBytes) {
-      auto decoded = decode_prefix(here.first(kPrefixBytes));
-      if (!decoded.ok()) co_return std::move(decoded).error();
-      prefix = *decoded;
-    }
-    if (prefix && here.size() >= kPrefixBytes + prefix->rest_bytes()) {
-      const size_t bytes = kPrefixBytes + prefix->rest_bytes();
-      auto decoded = decode_frame(*prefix, here.first(bytes));
-      if (!decoded.ok()) co_return std::move(decoded).error();
-      connection->handled = bytes;
-      *out = std::move(decoded).value();
-      co_return Status();
-    }
-    const auto ec = co_await stream.read();
-    if (ec) co_return io_error(ec, "the connection ended");
+  if (auto s = co_await gather(connection, kPrefixBytes); !s.ok()) co_return s;
+  const auto prefix = decode_prefix(stream.arrived());
+  if (!prefix.ok()) co_return prefix.error();
+  const size_t head_bytes = kPrefixBytes + prefix->header_bytes;
+  if (auto s = co_await gather(connection, head_bytes); !s.ok()) co_return s;
+  std::span<std::byte> room;
+  if (const auto chunk = peek_chunk(*prefix, stream.arrived()); chunk && connection->active) {
+    room = connection->link->inbox.room(*chunk, prefix->body_bytes);
   }
+  if (room.empty()) {
+    const size_t bytes = kPrefixBytes + prefix->rest_bytes();
+    if (auto s = co_await gather(connection, bytes); !s.ok()) co_return s;
+    connection->handled = bytes;
+    auto decoded = decode_frame(*prefix, stream.arrived());
+    if (!decoded.ok()) co_return std::move(decoded).error();
+    *out = std::move(decoded).value();
+    co_return Status();
+  }
+  std::array<std::byte, kChunkOverheadBytes> head;
+  std::ranges::copy(stream.arrived(), head.begin());
+  stream.consume(head.size());
+  if (const auto ec = co_await stream.read_into(room)) {
+    co_return io_error(ec, "the connection ended");
+  }
+  auto decoded = decode_frame(*prefix, head, room);
+  if (!decoded.ok()) co_return std::move(decoded).error();
+  *out = std::move(decoded).value();
+  co_return Status();
 }
 
 void TlsCore::activate(const ConnectionPtr& connection, const HelloFrame& hello) {
@@ -183,7 +206,8 @@ void TlsCore::activate(const ConnectionPtr& connection, const HelloFrame& hello)
   const int64_t resent = link.outbox.on_connected(hello);
   release(link);
   if (link.ever_up) mailbox_.count_reconnect(resent);
-  log_info("data link to {} is up{}", link.name(), link.ever_up ? " again" : "");
+  log_info("data link to {} is up{}; congestion control {}", link.name(),
+           link.ever_up ? " again" : "", connection->congestion_control);
   link.ever_up = true;
   mailbox_.link_up(link.stage);
   spawn(read_loop(connection));
@@ -302,10 +326,22 @@ void TlsCore::wake(Link& link) {
   if (link.connection && link.connection->active) link.connection->wake.cancel();
 }
 
-// Control frames first; then as many message frames as one buffer holds, most urgent first.
-void TlsCore::fill(Connection& connection, std::vector<std::byte>& out) {
+// One write: record by record, each sealed while its bytes are still in the processor's cache.
+TlsStream::ErrorCode TlsCore::fill(Connection& connection) {
+  size_t room = connection.pacer.write_bytes();
+  for (;;) {
+    connection.packed.clear();
+    pack(connection, std::min(room, TlsStream::kRecordBytes));
+    if (connection.packed.empty()) return {};
+    if (const auto ec = connection.stream.seal(connection.packed)) return ec;
+    room -= std::min(room, connection.packed.size());
+  }
+}
+
+// Control frames first; then as many message frames as there is room for, most urgent first.
+void TlsCore::pack(Connection& connection, size_t room) {
   Link& link = *connection.link;
-  const size_t room = connection.pacer.write_bytes();
+  std::vector<std::byte>& out = connection.packed;
   const auto frame = static_cast<size_t>(options_.chunk_bytes);
   while (!connection.control.empty() && out.size() < room) {
     encode_frame(connection.control.front(), {}, out);
@@ -336,7 +372,6 @@ void TlsCore::pace(Connection& connection) {
 }
 
 Task<void> TlsCore::write_loop(ConnectionPtr connection) {
-  std::vector<std::byte> out;
   Link& link = *connection->link;
   while (!connection->closed) {
     const bool more = !connection->leaving && link.outbox.has_frame();
@@ -354,9 +389,8 @@ Task<void> TlsCore::write_loop(ConnectionPtr connection) {
     const auto [wait_ec] = co_await connection->socket().async_wait(asio::socket_base::wait_write,
                                                                     as_tuple(use_awaitable));
     if (wait_ec || connection->closed) break;
-    out.clear();
-    fill(*connection, out);
-    const auto ec = co_await connection->stream.write(out);
+    auto ec = fill(*connection);
+    if (!ec) ec = co_await connection->stream.send();
     if (ec) {
       lost(connection, ec.message());
       break;

@@ -86,10 +86,12 @@ TlsStream::TlsStream(asio::io_context& io, SSL_CTX* context) : socket_(io), ssl_
 TlsStream::Task<TlsStream::ErrorCode> TlsStream::readable() {
   const auto [ec] =
       co_await socket_.async_wait(asio::socket_base::wait_read, as_tuple(use_awaitable));
-  co_return ec;
+  in_a_row_ = 0;
+  // Closed after the wait had ended well: what is decrypted already must not be given out either.
+  co_return ec || socket_.is_open() ? ec : asio::error::operation_aborted;
 }
 
-TlsStream::Task<TlsStream::ErrorCode> TlsStream::send_pending() {
+TlsStream::Task<TlsStream::ErrorCode> TlsStream::send() {
   sending_.clear();
   std::swap(sending_, pending_);
   if (sending_.empty()) co_return ErrorCode();
@@ -114,7 +116,7 @@ TlsStream::Task<TlsStream::ErrorCode> TlsStream::handshake(bool server) {
     const ErrorCode failed =
         done == 1 || reason == SSL_ERROR_WANT_READ ? ErrorCode() : failure(reason, received_);
     // An alert tells the other side why.
-    const ErrorCode sent = co_await send_pending();
+    const ErrorCode sent = co_await send();
     if (failed) co_return failed;
     if (sent) co_return sent;
     if (done == 1) co_return ErrorCode();
@@ -122,51 +124,78 @@ TlsStream::Task<TlsStream::ErrorCode> TlsStream::handshake(bool server) {
   }
 }
 
-void TlsStream::make_room() {
+void TlsStream::make_room(size_t bytes) {
   if (!plain_) plain_ = std::make_unique_for_overwrite<std::byte[]>(kMaxArrived);
   if (begin_ == end_) {
     begin_ = end_ = 0;
-  } else if (kMaxArrived - end_ < kReadBytes) {
+  } else if (kMaxArrived - end_ < bytes) {
     std::memmove(plain_.get(), plain_.get() + begin_, end_ - begin_);
     end_ -= std::exchange(begin_, 0);
   }
 }
 
-TlsStream::Task<TlsStream::ErrorCode> TlsStream::read() {
-  if (failed_) co_return failed_;
-  make_room();
-  const size_t before = end_;
-  const size_t limit = std::min(end_ + kReadBytes, kMaxArrived);
-  if (end_ == limit) co_return asio::error::no_buffer_space;
+// A sender as fast as this reader would else keep the thread for itself.
+TlsStream::Task<TlsStream::ErrorCode> TlsStream::others_turn() {
+  in_a_row_ = 0;
+  co_await asio::post(socket_.get_executor(), use_awaitable);
+  co_return socket_.is_open() ? ErrorCode() : asio::error::operation_aborted;
+}
+
+TlsStream::Task<TlsStream::ErrorCode> TlsStream::read(size_t most) {
+  most = std::min({most, kReadBytes, kMaxArrived - (end_ - begin_)});
+  if (most == 0) co_return asio::error::no_buffer_space;
+  make_room(most);
+  size_t count = 0;
+  const ErrorCode ec = co_await pull({plain_.get() + end_, most}, 1, &count);
+  end_ += count;
+  co_return ec;
+}
+
+TlsStream::Task<TlsStream::ErrorCode> TlsStream::read_into(std::span<std::byte> to) {
+  if (begin_ != end_) co_return asio::error::invalid_argument;
+  size_t count = 0;
+  co_return co_await pull(to, to.size(), &count);
+}
+
+// Reads at least `least` bytes and more while they are there.
+TlsStream::Task<TlsStream::ErrorCode> TlsStream::pull(std::span<std::byte> to, size_t least,
+                                                      size_t* count) {
+  if (in_a_row_ >= kReadBytes) {
+    if (const ErrorCode ec = co_await others_turn()) co_return ec;
+  }
   for (;;) {
     int reason = SSL_ERROR_NONE;
-    while (end_ < limit) {
-      size_t count = 0;
+    while (!failed_ && *count < to.size()) {
+      size_t more = 0;
       ERR_clear_error();
-      const int done = SSL_read_ex(ssl_.get(), plain_.get() + end_, limit - end_, &count);
+      const int done = SSL_read_ex(ssl_.get(), to.data() + *count, to.size() - *count, &more);
       if (done != 1) {
         reason = SSL_get_error(ssl_.get(), done);
         break;
       }
-      end_ += count;
+      *count += more;
+      in_a_row_ += more;
     }
     if (reason != SSL_ERROR_NONE && reason != SSL_ERROR_WANT_READ) {
       failed_ = failure(reason, received_);  // OpenSSL would not say why again
     }
-    if (end_ > before) co_return ErrorCode();
+    if (*count >= least) co_return ErrorCode();
     if (failed_) co_return failed_;
     if (const ErrorCode ec = co_await readable()) co_return ec;
   }
 }
 
-TlsStream::Task<TlsStream::ErrorCode> TlsStream::write(std::span<const std::byte> bytes) {
+TlsStream::ErrorCode TlsStream::seal(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return {};
   size_t count = 0;
   ERR_clear_error();
-  if (!bytes.empty()) {
-    const int done = SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &count);
-    if (done != 1) co_return failure(SSL_get_error(ssl_.get(), done));
-  }
-  co_return co_await send_pending();
+  const int done = SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &count);
+  return done == 1 ? ErrorCode() : failure(SSL_get_error(ssl_.get(), done));
+}
+
+TlsStream::Task<TlsStream::ErrorCode> TlsStream::write(std::span<const std::byte> bytes) {
+  if (const ErrorCode ec = seal(bytes)) co_return ec;
+  co_return co_await send();
 }
 
 }  // namespace weft::net

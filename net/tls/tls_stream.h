@@ -30,12 +30,19 @@ class TlsStream {
   // Plaintext that arrived and was not consumed; valid until the next read.
   std::span<const std::byte> arrived() const { return {plain_.get() + begin_, end_ - begin_}; }
   void consume(size_t bytes) { begin_ += bytes; }
-  // Adds at least one byte to what arrived, which may be kMaxArrived at most. End of stream:
-  // asio::error::eof after a close_notify, stream_truncated without.
+  // Adds at least one byte to what arrived, and `most` at most; all of it may be kMaxArrived. End
+  // of stream: asio::error::eof after a close_notify, stream_truncated without.
   static constexpr size_t kMaxArrived = 1024 * 1024;
-  Task<ErrorCode> read();
-  // Seals everything and hands it to the socket in one piece.
-  Task<ErrorCode> write(std::span<const std::byte> bytes);
+  Task<ErrorCode> read(size_t most = kMaxArrived);
+  // Fills `to` with the next bytes, without a buffer between; nothing may be left of what arrived.
+  // Does not touch `to` after the socket was closed.
+  Task<ErrorCode> read_into(std::span<std::byte> to);
+  // Seals bytes behind what was sealed before and not sent. At most kRecordBytes make one record.
+  static constexpr size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
+  ErrorCode seal(std::span<const std::byte> bytes);
+  // Hands all that is sealed to the socket in one piece.
+  Task<ErrorCode> send();
+  Task<ErrorCode> write(std::span<const std::byte> bytes);  // seal, send
 
  private:
   struct SslDelete {
@@ -46,9 +53,10 @@ class TlsStream {
   static int bio_write(BIO* bio, const char* data, int size);
   static long bio_control(BIO* bio, int command, long number, void* pointer);
 
-  void make_room();
+  void make_room(size_t bytes);
+  Task<ErrorCode> pull(std::span<std::byte> to, size_t least, size_t* count);
+  Task<ErrorCode> others_turn();
   Task<ErrorCode> readable();
-  Task<ErrorCode> send_pending();
 
   boost::asio::ip::tcp::socket socket_;
   std::unique_ptr<SSL, SslDelete> ssl_;
@@ -56,6 +64,7 @@ class TlsStream {
   ErrorCode failed_;                    // of a read that had plaintext to give first
   std::unique_ptr<std::byte[]> plain_;  // kMaxArrived bytes, once something is read
   size_t begin_ = 0, end_ = 0;
+  size_t in_a_row_ = 0;                       // bytes read since others had their turn
   std::vector<std::byte> pending_, sending_;  // sealed: next to go, on its way
 };
 

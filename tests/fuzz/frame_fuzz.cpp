@@ -48,7 +48,15 @@ class Receiver {
       return arrived(inbox_.on_message(*message, decoded->body));
     }
     if (const auto* chunk = std::get_if<net::ChunkFrame>(&decoded->frame)) {
-      return arrived(inbox_.on_chunk(*chunk, decoded->body));
+      // Into the message itself, where the head alone says so, as the socket does.
+      const auto head = whole.first(whole.size() - decoded->body.size());
+      const auto peeked = net::peek_chunk(*prefix, head);
+      WEFT_CHECK(peeked && *peeked == *chunk);
+      const auto room = inbox_.room(*peeked, decoded->body.size());
+      if (room.empty()) return arrived(inbox_.on_chunk(*chunk, decoded->body));
+      std::copy(decoded->body.begin(), decoded->body.end(), room.begin());
+      WEFT_CHECK(net::decode_frame(*prefix, head, room).ok());
+      return arrived(inbox_.on_chunk(*chunk, room));
     }
     if (std::holds_alternative<net::HelloFrame>(decoded->frame)) {
       inbox_.on_disconnected();

@@ -96,6 +96,35 @@ RC_GTEST_PROP(FrameCodec, RoundTrip, ()) {
   }
 }
 
+// A body put elsewhere, as into the message it belongs to, is checked as one that follows its head.
+RC_GTEST_PROP(FrameCodec, HeadAndBodyMayLieApart, ()) {
+  std::vector<std::byte> body, out;
+  const Frame frame = any_frame(body);
+  encode_frame(frame, body, out);
+  const auto prefix = decode_prefix(std::span(out).first(kPrefixBytes));
+  RC_ASSERT(prefix.ok());
+  const size_t head_bytes = kPrefixBytes + prefix->header_bytes;
+  std::vector<std::byte> head(out.begin(), out.begin() + static_cast<ptrdiff_t>(head_bytes));
+  std::vector<std::byte> apart(out.begin() + static_cast<ptrdiff_t>(head_bytes), out.end());
+  const auto peeked = peek_chunk(*prefix, head);
+  RC_ASSERT(peeked.has_value() == std::holds_alternative<ChunkFrame>(frame));
+  if (peeked) RC_ASSERT(*peeked == std::get<ChunkFrame>(frame));
+  const auto decoded = decode_frame(*prefix, head, apart);
+  RC_ASSERT(decoded.ok());
+  RC_ASSERT(decoded->frame == frame);
+  RC_ASSERT(decoded->body.data() == apart.data());
+  if (apart.empty()) return;
+  apart[*rc::gen::inRange<size_t>(0, apart.size())] ^= std::byte{4};
+  RC_ASSERT(!decode_frame(*prefix, head, apart).ok());
+}
+
+TEST(FrameCodec, AHeadOfTheWrongLengthIsNotPeekedAt) {
+  Prefix prefix;
+  prefix.type = FrameType::kChunk;
+  EXPECT_FALSE(peek_chunk(prefix, std::vector<std::byte>(kChunkOverheadBytes - 1)));
+  EXPECT_FALSE(peek_chunk(prefix, std::vector<std::byte>(kChunkOverheadBytes + 1)));
+}
+
 RC_GTEST_PROP(FrameCodec, OneFlippedBitIsNoticed, ()) {
   std::vector<std::byte> body, out;
   const Frame frame = any_frame(body);

@@ -1,10 +1,15 @@
-// TlsStream alone, both ends on one thread over loopback.
+// TlsStream alone over loopback, both ends on one thread, each with a loop of its own.
 #include "net/tls/tls_stream.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/asio/ssl/error.hpp>
+#include <chrono>
+#include <cstring>
 #include <string>
+#include <thread>
 
 #include "net/tls/context.h"
 #include "tests/unit/net/tls_certificates.h"
@@ -30,22 +35,26 @@ class TlsStreamTest : public ::testing::Test {
     options.key_path = paths.key;
     options.ca_path = paths.ca;
     context_ = std::move(make_tls_context(options)).value();
-    client_ = std::make_unique<TlsStream>(io_, context_->native_handle());
+    client_ = std::make_unique<TlsStream>(client_io_, context_->native_handle());
     server_ = std::make_unique<TlsStream>(io_, context_->native_handle());
     tcp::acceptor acceptor(io_, {asio::ip::make_address("127.0.0.1"), 0});
     client_->socket().connect(acceptor.local_endpoint());
     acceptor.accept(server_->socket());
-    start([](TlsStream& stream) -> Task<void> { EXPECT_FALSE(co_await stream.handshake(true)); },
-          *server_);
-    start([](TlsStream& stream) -> Task<void> { EXPECT_FALSE(co_await stream.handshake(false)); },
-          *client_);
-    io_.run();
+    int done = 0;
+    const auto handshake = [](TlsStream& stream, bool server, int* count) -> Task<void> {
+      EXPECT_FALSE(co_await stream.handshake(server));
+      ++*count;
+    };
+    asio::co_spawn(io_, handshake(*server_, true, &done), asio::detached);
+    asio::co_spawn(client_io_, handshake(*client_, false, &done), asio::detached);
+    while (done < 2) {
+      io_.poll();
+      client_io_.poll();
+    }
     io_.restart();
+    client_io_.restart();
   }
 
-  void start(Task<void> (*task)(TlsStream&), TlsStream& stream) {
-    asio::co_spawn(io_, task(stream), asio::detached);
-  }
   // One read of the server.
   TlsStream::ErrorCode read() {
     TlsStream::ErrorCode result;
@@ -59,22 +68,35 @@ class TlsStreamTest : public ::testing::Test {
     io_.restart();
     return result;
   }
-  void write(const std::string& text) {
+  TlsStream::ErrorCode read_into(std::span<std::byte> to) {
+    TlsStream::ErrorCode result;
     asio::co_spawn(
         io_,
+        [](TlsStream& stream, std::span<std::byte> room, TlsStream::ErrorCode* out) -> Task<void> {
+          *out = co_await stream.read_into(room);
+        }(*server_, to, &result),
+        asio::detached);
+    io_.run();
+    io_.restart();
+    return result;
+  }
+  void write(const std::string& text) {
+    asio::co_spawn(
+        client_io_,
         [](TlsStream& stream, const std::string* bytes) -> Task<void> {
           EXPECT_FALSE(co_await stream.write(std::as_bytes(std::span(*bytes))));
         }(*client_, &text),
         asio::detached);
-    io_.run();
-    io_.restart();
+    client_io_.run();
+    client_io_.restart();
   }
+  void crowd(std::span<const std::byte> bytes);
   std::string arrived() const {
     const auto bytes = server_->arrived();
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 
-  asio::io_context io_{1};
+  asio::io_context io_{1}, client_io_{1};
   std::unique_ptr<asio::ssl::context> context_;
   std::unique_ptr<TlsStream> client_, server_;
 };
@@ -103,6 +125,84 @@ TEST_F(TlsStreamTest, ManyRecordsAndALongWrapAround) {
     server_->consume(take);
     taken += take;
   }
+}
+
+TEST_F(TlsStreamTest, AReadTakesNoMoreThanItMay) {
+  write("hello world");
+  asio::co_spawn(
+      io_, [](TlsStream& stream) -> Task<void> { EXPECT_FALSE(co_await stream.read(5)); }(*server_),
+      asio::detached);
+  io_.run();
+  io_.restart();
+  EXPECT_EQ(arrived(), "hello");
+  std::array<std::byte, 6> rest;
+  EXPECT_EQ(read_into(rest), asio::error::invalid_argument) << "hello is not consumed";
+  server_->consume(5);
+  ASSERT_FALSE(read_into(rest));
+  EXPECT_EQ(std::memcmp(rest.data(), " world", 6), 0);
+  EXPECT_EQ(arrived(), "");
+}
+
+TEST_F(TlsStreamTest, RecordsSealedOneByOneArriveInOrderStraightInPlace) {
+  std::vector<std::byte> sent(150000), got(sent.size());
+  for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(i * 7 >> 3);
+  asio::co_spawn(
+      client_io_,
+      [](TlsStream& stream, std::span<const std::byte> all) -> Task<void> {
+        for (size_t at = 0; at < all.size(); at += 10000) {
+          EXPECT_FALSE(stream.seal(all.subspan(at, 10000)));
+        }
+        EXPECT_FALSE(stream.seal({}));
+        EXPECT_FALSE(co_await stream.send());
+      }(*client_, sent),
+      asio::detached);
+  client_io_.run();
+  ASSERT_FALSE(read_into(got));
+  EXPECT_EQ(got, sent);
+}
+
+// Fills the server's receive buffer; nobody reads.
+void TlsStreamTest::crowd(std::span<const std::byte> bytes) {
+  server_->socket().set_option(asio::socket_base::receive_buffer_size(4 << 20));
+  asio::co_spawn(
+      client_io_,
+      [](TlsStream& stream, std::span<const std::byte> all) -> Task<void> {
+        EXPECT_FALSE(co_await stream.write(all));
+      }(*client_, bytes),
+      asio::detached);
+  while (client_io_.poll() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+struct Pieces {
+  size_t got = 0;
+  std::vector<std::byte> piece = std::vector<std::byte>(16384);
+  TlsStream::ErrorCode ec;
+};
+
+Task<void> read_pieces(TlsStream& stream, size_t end, Pieces* to) {
+  while (to->got < end && !to->ec) {
+    std::ranges::fill(to->piece, std::byte{0});
+    to->ec = co_await stream.read_into(to->piece);
+    if (!to->ec) to->got += to->piece.size();
+  }
+}
+
+// A reader that always finds bytes lets others on its thread have their turn; one of them may close
+// the connection, and what is decrypted by then must not reach storage it no longer owns.
+TEST_F(TlsStreamTest, ALongReadLetsOthersHaveTheirTurn) {
+  const std::vector<std::byte> sent(1 << 20, std::byte{'x'});
+  crowd(sent);
+  const size_t here = server_->socket().available();
+  if (here < 600000) GTEST_SKIP() << "this system buffers only " << here << " bytes";
+  Pieces pieces;
+  asio::co_spawn(io_, read_pieces(*server_, sent.size(), &pieces), asio::detached);
+  for (int i = 0; pieces.got == 0 && i < 100; ++i) io_.poll_one();
+  EXPECT_GT(pieces.got, 0u);
+  EXPECT_LT(pieces.got, 400000u) << "all that was there in one go";
+  server_->socket().close();
+  io_.run();
+  EXPECT_EQ(pieces.ec, asio::error::operation_aborted);
+  EXPECT_EQ(pieces.piece, std::vector<std::byte>(pieces.piece.size()));
 }
 
 TEST_F(TlsStreamTest, AnEndWithoutCloseNotifyIsTruncation) {
