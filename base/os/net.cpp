@@ -64,7 +64,9 @@ std::optional<TcpProgress> tcp_progress(int socket) {
       size < offsetof(tcp_info, tcpi_bytes_acked) + sizeof info.tcpi_bytes_acked) {
     return std::nullopt;
   }
-  return TcpProgress{info.tcpi_bytes_acked, info.tcpi_rtt / 1000.0};
+  const uint64_t out_of_order = uint64_t{info.tcpi_sacked} * info.tcpi_snd_mss;
+  return TcpProgress{info.tcpi_bytes_acked + out_of_order, info.tcpi_rtt / 1000.0,
+                     info.tcpi_total_retrans};
 }
 
 }  // namespace weft::os

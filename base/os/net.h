@@ -19,8 +19,11 @@ void set_pacing_rate(int socket, uint64_t bytes_per_second);
 // Returns what it has from then on; "" where that cannot be told.
 std::string set_congestion_control(int socket, const std::string& name);
 struct TcpProgress {
-  uint64_t acknowledged = 0;  // bytes, by the other side's TCP since the connection began
-  double round_trip_ms = 0;   // smoothed
+  // Bytes, by the other side's TCP since the connection began; those behind a gap are estimated by
+  // their segments.
+  uint64_t acknowledged = 0;
+  double round_trip_ms = 0;    // smoothed
+  uint64_t retransmitted = 0;  // segments
 };
 std::optional<TcpProgress> tcp_progress(int socket);
 

@@ -6,20 +6,37 @@
 namespace weft::net {
 namespace {
 
-constexpr double kWriteSeconds = 0.001;
+constexpr double kWriteSeconds = 0.001, kSlowWriteSeconds = 0.006;
 constexpr int64_t kMaxWindowMs = 3000;
 constexpr double kGrowing = 1.05;   // by more than this from window to window
 constexpr double kProbeGain = 1.1;  // of the first probe; then doubled in excess
 constexpr double kMaxProbeGain = 2;
 constexpr double kSuccess = 1.04;  // of the rate: a probe found more
-constexpr double kDrainGain = 0.8;
-constexpr int kDrainWindows = 2;
+constexpr double kDrainGain = 0.5;
+constexpr int64_t kMinDrainMs = 20, kMaxDrainMs = 1000;
+constexpr int kMaxDrains = 3;     // in a row, before what remains is taken for the way itself
 constexpr double kSlower = 0.85;  // of the rate: less than that is no fluctuation
 constexpr double kFull = 0.985;   // of the rate: what a full link acknowledges
 constexpr double kMinCruise = 0.9, kMaxCruise = 1.1, kFaster = 0.01, kBack = 0.02;
 constexpr int kSlowWindows = 3;
+constexpr double kNoiseMs = 2, kNoiseShare = 0.03;        // of a round trip
+constexpr double kStandingMs = 8, kStandingShare = 0.15;  // a queue beyond doubt
+constexpr double kShortWindowRoundTrips = 1.5;            // where the answer is clear soon
 
 }  // namespace
+
+double Pacer::base_ms() const {
+  return shortest_before_ms_ == 0 ? shortest_ms_ : std::min(shortest_ms_, shortest_before_ms_);
+}
+
+double Pacer::tolerance_ms() const {
+  const double own_ms = rate_ > 0 ? 1000.0 * static_cast<double>(write_bytes()) / rate_ : 0;
+  return own_ms + std::max(kNoiseMs, kNoiseShare * base_ms());
+}
+
+bool Pacer::paced() const {
+  return rate_ <= (base_ms() >= kFarMs ? kMaxFarPacedRate : kMaxPacedRate);
+}
 
 bool Pacer::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms) {
   const int64_t span_ms = now_ms - since_ms_;
@@ -29,12 +46,18 @@ bool Pacer::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms) 
                              : 0;
   since_ms_ = now_ms;
   acknowledged_ = acknowledged;
-  window_ms_ = std::clamp(static_cast<int64_t>(kWindowRoundTrips * round_trip_ms), kMinWindowMs,
-                          kMaxWindowMs);
   begun_ = busy_ = true;
   round_trip_ms_ = round_trip_ms;
   shortest_ms_ = shortest_ms_ == 0 ? round_trip_ms : std::min(shortest_ms_, round_trip_ms);
+  window_ms_ = 0;
   if (usable) measured(rate, now_ms);
+  queue_before_ms_ = usable ? queue_ms() : 0;
+  if (window_ms_ == 0) {
+    const bool short_one = phase_ != Phase::kCruise || drained_;
+    window_ms_ = std::clamp(
+        static_cast<int64_t>((short_one ? kShortWindowRoundTrips : kWindowRoundTrips) * base_ms()),
+        kMinWindowMs, kMaxWindowMs);
+  }
   return usable;
 }
 
@@ -44,13 +67,23 @@ void Pacer::enter(Phase phase, int64_t now_ms) {
   windows_ = 0;
 }
 
+// For as long as the queue takes to run out while less comes than goes. unseen_ms: of queue, built
+// since what the round trip tells of.
+void Pacer::drain(int64_t now_ms, double unseen_ms) {
+  ++drains_;
+  enter(Phase::kDrain, now_ms);
+  const double queue = std::max(queue_ms(), 0.0) + unseen_ms;
+  window_ms_ = std::clamp(static_cast<int64_t>(queue / (1 - kDrainGain)), kMinDrainMs, kMaxDrainMs);
+}
+
 void Pacer::measured(double rate, int64_t now_ms) {
   switch (phase_) {
     case Phase::kFirst:
       return measured_first(rate, now_ms);
     case Phase::kDrain:
-      if (++windows_ >= kDrainWindows) enter(Phase::kCruise, now_ms);
-      return;
+      usual_ = rate_;
+      drained_ = true;
+      return enter(Phase::kCruise, now_ms);
     case Phase::kCruise:
       return measured_cruise(rate, now_ms);
     case Phase::kProbe:
@@ -59,56 +92,79 @@ void Pacer::measured(double rate, int64_t now_ms) {
 }
 
 void Pacer::measured_cruise(double rate, int64_t now_ms) {
-  if (rate_ > kMaxPacedRate) return enter(Phase::kFirst, now_ms);
+  if (!paced()) return enter(Phase::kFirst, now_ms);
   windows_ = rate < kSlower * rate_ ? windows_ + 1 : 0;
   if (windows_ >= kSlowWindows) {
     last_ = 0;
     return enter(Phase::kFirst, now_ms);
   }
-  const double shortest =
-      shortest_before_ms_ == 0 ? shortest_ms_ : std::min(shortest_ms_, shortest_before_ms_);
-  const double own_ms = 2000.0 * static_cast<double>(write_bytes()) / rate_;
-  if (round_trip_ms_ > shortest + own_ms + 2) {
+  const bool drained = std::exchange(drained_, false);
+  const double queue = queue_ms();
+  if (queue > std::max(kStandingMs, kStandingShare * base_ms()) + tolerance_ms()) {
+    if (drains_ < kMaxDrains) return drain(now_ms, 0);
+    shortest_before_ms_ = 0;
+    shortest_ms_ = round_trip_ms_;
+  }
+  drains_ = 0;
+  usual_ += (rate - usual_) / 4;
+  if (drained) {
+    // What the round trip tells of may be older than the drain.
+  } else if (queue > tolerance_ms()) {
     cruise_gain_ = std::max(cruise_gain_ - kBack, kMinCruise);
-  } else if (rate < kFull * rate_) {
+  } else if (queue < tolerance_ms() / 2 && usual_ < kFull * rate_) {
     cruise_gain_ = std::min(cruise_gain_ + kFaster, kMaxCruise);
   }
-  if (now_ms - phase_since_ms_ < kProbeEveryMs) return;
+  if (now_ms - phase_since_ms_ < probe_every_ms_) return;
   probe_gain_ = kProbeGain;
-  shortest_before_ms_ = std::exchange(shortest_ms_, 0);
+  shortest_before_ms_ = std::exchange(shortest_ms_, round_trip_ms_);
   enter(Phase::kProbe, now_ms);
 }
 
 void Pacer::measured_first(double rate, int64_t now_ms) {
   const bool growing = rate > kGrowing * last_;
+  const double standing = std::max(kStandingMs, kStandingShare * base_ms());
+  // A queue at both ends of a window: the link was never idle, and this is its rate.
+  const bool full = queue_before_ms_ > standing && queue_ms() > standing;
   // Two settled windows: their mean, for a window's edge may fall between acknowledgements.
-  rate_ = growing || last_ == 0 ? rate : (rate + last_) / 2;
+  rate_ = full || growing || last_ == 0 ? rate : (rate + last_) / 2;
   last_ = rate;
   windows_ = growing ? 0 : windows_ + 1;
-  if (windows_ >= 2 && rate_ <= kMaxPacedRate) enter(Phase::kDrain, now_ms);
+  if ((windows_ < 2 && !full) || !paced()) return;
+  probe_every_ms_ = full ? 2 * kMinProbeEveryMs : kMinProbeEveryMs;
+  cruise_gain_ = 1;
+  drain(now_ms, 0);
 }
 
 void Pacer::measured_probe(double rate, int64_t now_ms) {
-  // The first window still holds what was sent before the probe.
-  if (++windows_ < 2) return;
+  const bool queued = queue_ms() > tolerance_ms();
+  const double probed_ms = static_cast<double>(now_ms - phase_since_ms_);
+  const double unseen_ms = (cruise_gain_ * probe_gain_ - 1) * std::min(base_ms(), probed_ms);
+  // The first window still holds what was sent before the probe; a queue answers sooner.
+  if (++windows_ < 2 && !queued) return;
   if (rate > kSuccess * rate_) {
-    rate_ = rate;
+    last_ = rate_ = rate;
     probe_gain_ = std::min(1 + 2 * (probe_gain_ - 1), kMaxProbeGain);
-    return enter(Phase::kProbe, now_ms);
+    probe_every_ms_ = kMinProbeEveryMs;
+    return queued ? drain(now_ms, unseen_ms) : enter(Phase::kProbe, now_ms);
   }
-  // No more than noise: followed slowly, so that the pace does not wander.
-  rate_ += std::clamp(rate - rate_, -0.02 * rate_, 0.02 * rate_) / 4;
+  // A full link's rate; else no more than noise, followed slowly so that the pace does not wander.
+  const double found = std::clamp(rate - rate_, -0.02 * rate_, 0.02 * rate_);
+  rate_ += queued && found > 0 ? found : found / 4;
   last_ = rate_;
-  enter(Phase::kDrain, now_ms);
+  probe_every_ms_ = std::min(4 * probe_every_ms_, kMaxProbeEveryMs);
+  drain(now_ms, unseen_ms);
 }
 
 size_t Pacer::write_bytes() const {
   if (rate_ <= 0) return kFirstWrite;
-  return std::clamp(static_cast<size_t>(rate_ * kWriteSeconds), kMinWrite, kMaxWrite);
+  // A slow link bears longer writes rather than the headers of short ones.
+  const size_t least =
+      std::clamp(static_cast<size_t>(rate_ * kSlowWriteSeconds), kMinWrite, 2 * kMinWrite);
+  return std::clamp(static_cast<size_t>(rate_ * kWriteSeconds), least, kMaxWrite);
 }
 
 uint64_t Pacer::pacing_rate() const {
-  if (phase_ == Phase::kFirst || rate_ > kMaxPacedRate) return 0;
+  if (phase_ == Phase::kFirst || !paced()) return 0;
   const double gain = phase_ == Phase::kDrain   ? kDrainGain
                       : phase_ == Phase::kProbe ? cruise_gain_ * probe_gain_
                                                 : cruise_gain_;

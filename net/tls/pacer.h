@@ -4,11 +4,16 @@
 // little below its rate, which keeps the queue on our side. Pure: no socket, time is given.
 //
 // The rate is that of acknowledged bytes over windows in which there was always more to send: at
-// first unpaced until it grows no more; later in short probes a little above the rate, larger ones
-// while they succeed. After both the queue they built is drained. In between the pace follows two
-// signs: a round trip that grew is a queue (slower), less acknowledged than the rate without one is
-// a pace the kernel's timers do not keep (faster). A link that acknowledges clearly less than its
-// rate has become slower and is measured anew.
+// first unpaced, until a queue stands in the way for a whole window or the rate grows no more;
+// later in short probes a little above the rate, larger ones while they succeed, rarer ones while
+// they fail. A queue is what the round trip exceeds the shortest by. One that was built is drained
+// for as long as its length asks. In between the pace follows two signs: a short queue (slower),
+// less acknowledged than the rate without one, which is a pace the kernel's timers do not keep
+// (faster). A link that acknowledges clearly less than its rate has become slower and is measured
+// anew; a queue that draining does not shorten is none: the way has become longer.
+//
+// On long ways the kernel cannot be left alone: bbr takes a sender that hands over little at a time
+// for one without enough to say, never ends its start-up, and holds two round trips of queue.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +25,19 @@ class Pacer {
  public:
   static constexpr int64_t kMinWindowMs = 200;
   static constexpr int kWindowRoundTrips = 3;
-  static constexpr int64_t kProbeEveryMs = 8000;
-  // Above, a write of a millisecond is long past before it matters: not paced.
-  static constexpr double kMaxPacedRate = 50e6;  // bytes a second
+  static constexpr int64_t kMinProbeEveryMs = 1000, kMaxProbeEveryMs = 8000;
+  // Above, a write of a millisecond is long past before it matters: not paced. On a long way it
+  // is the queue that matters, up to what timers keep.
+  static constexpr double kMaxPacedRate = 50e6, kMaxFarPacedRate = 250e6;  // bytes a second
+  static constexpr double kFarMs = 5;                                      // of round trip
   static constexpr size_t kMinWrite = 4096, kFirstWrite = 16 * 1024, kMaxWrite = 256 * 1024;
 
   // After each write: whether there is more to send. A window with a lull measures the sender.
   void note(bool more) { busy_ = busy_ && more; }
   // When update wants to be called next.
   bool due(int64_t now_ms) const { return now_ms - since_ms_ >= window_ms_; }
-  // acknowledged: bytes, by the other side's TCP since the connection began; round_trip_ms: its
-  // smoothed estimate. True: the settings below may have changed.
+  // acknowledged: bytes, by the other side's TCP since the connection began, out of order ones
+  // included; round_trip_ms: its smoothed estimate. True: the settings below may have changed.
   bool update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms);
 
   // Largest write, bytes. The kernel should hold no more than this unsent (TCP_NOTSENT_LOWAT).
@@ -42,6 +49,11 @@ class Pacer {
  private:
   enum class Phase { kFirst, kDrain, kCruise, kProbe };
   void enter(Phase phase, int64_t now_ms);
+  void drain(int64_t now_ms, double unseen_ms);
+  double base_ms() const;  // round trip without a queue
+  double queue_ms() const { return round_trip_ms_ - base_ms(); }
+  double tolerance_ms() const;  // of queue: our own write, and noise
+  bool paced() const;
   void measured(double rate, int64_t now_ms);
   void measured_cruise(double rate, int64_t now_ms);
   void measured_first(double rate, int64_t now_ms);
@@ -49,6 +61,11 @@ class Pacer {
 
   Phase phase_ = Phase::kFirst;
   double rate_ = 0, last_ = 0, probe_gain_ = 1, cruise_gain_ = 1;
+  double usual_ = 0;            // rate of recent windows while cruising
+  double queue_before_ms_ = 0;  // at the end of the window before
+  int drains_ = 0;              // in a row
+  bool drained_ = false;        // in the window before
+  int64_t probe_every_ms_ = kMinProbeEveryMs;
   double round_trip_ms_ = 0;                         // the latest
   double shortest_ms_ = 0, shortest_before_ms_ = 0;  // since the last probe, and before it
   int windows_ = 0;  // of this phase; slow ones in a row while cruising

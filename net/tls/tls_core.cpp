@@ -27,10 +27,6 @@ constexpr int64_t kStableMs =
 constexpr int64_t kLeaveMs = 1000;
 constexpr int64_t kTrimMs = 2000;  // storage not used that long is given back
 
-// Within one machine nothing queues or is lost but by our own hand, and a control that paces (bbr)
-// only costs: less than half of what cubic carries. Between machines the system's choice stands.
-constexpr const char* kOneMachineControl = "cubic";
-
 bool one_machine(const tcp::socket& socket) {
   boost::system::error_code ec;
   const auto remote = socket.remote_endpoint(ec);
@@ -38,13 +34,13 @@ bool one_machine(const tcp::socket& socket) {
   return remote.address().is_loopback() || remote.address() == socket.local_endpoint(ec).address();
 }
 
-// Returns the congestion control, for the log.
-std::string tune(tcp::socket& socket) {
+void tune(Connection& connection) {
+  tcp::socket& socket = connection.socket();
   boost::system::error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
   os::set_unsent_limit(socket.native_handle(), Pacer::kFirstWrite);
-  return os::set_congestion_control(socket.native_handle(),
-                                    one_machine(socket) ? kOneMachineControl : "");
+  connection.congestion.begin(os::set_congestion_control(
+      socket.native_handle(), CongestionChoice::at_first(one_machine(socket))));
 }
 
 }  // namespace
@@ -246,7 +242,7 @@ Task<void> TlsCore::accept_loop() {
 }
 
 Task<void> TlsCore::serve(ConnectionPtr connection) {
-  connection->congestion_control = tune(connection->socket());
+  tune(*connection);
   ++handshakes_;
   auto status = co_await secure(connection, true, nullptr);
   std::optional<HelloFrame> hello;
@@ -338,7 +334,7 @@ Task<Status> TlsCore::reach(Link* link, ConnectionPtr connection) {
                          fmt::format("cannot connect to {}:{}: {}", link->host, link->port,
                                      connection->closed ? "no answer in time" : ec.message()));
   }
-  connection->congestion_control = tune(connection->socket());
+  tune(*connection);
   co_return Status();
 }
 

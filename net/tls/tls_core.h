@@ -21,6 +21,7 @@
 #include "net/frame/link_rules.h"
 #include "net/frame/message_inbox.h"
 #include "net/frame/message_outbox.h"
+#include "net/tls/congestion.h"
 #include "net/tls/mailbox.h"
 #include "net/tls/pacer.h"
 #include "net/tls/tls_endpoint.h"
@@ -47,7 +48,7 @@ struct Connection {
   std::vector<std::byte> packed;  // frames that make the next record
   size_t handled = 0;             // bytes of the frame that was read last
   Pacer pacer;
-  std::string congestion_control;
+  CongestionChoice congestion;
   Link* link = nullptr;     // once authenticated
   int64_t deadline_ms = 0;  // closed by the watchdog then; 0: none
   int64_t last_heard_ms = 0, last_ping_ms = 0, up_since_ms = 0;

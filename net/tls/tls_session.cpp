@@ -207,7 +207,7 @@ void TlsCore::activate(const ConnectionPtr& connection, const HelloFrame& hello)
   release(link);
   if (link.ever_up) mailbox_.count_reconnect(resent);
   log_info("data link to {} is up{}; congestion control {}", link.name(),
-           link.ever_up ? " again" : "", connection->congestion_control);
+           link.ever_up ? " again" : "", connection->congestion.current());
   link.ever_up = true;
   mailbox_.link_up(link.stage);
   spawn(read_loop(connection));
@@ -369,6 +369,12 @@ void TlsCore::pace(Connection& connection) {
   if (!pacer.update(now_ms(), progress->acknowledged, progress->round_trip_ms)) return;
   os::set_unsent_limit(socket, pacer.write_bytes());
   os::set_pacing_rate(socket, pacer.pacing_rate());
+  const std::string control =
+      connection.congestion.update(now_ms(), pacer.pacing_rate() != 0, progress->retransmitted);
+  if (control.empty()) return;
+  log_info("data link to {}: congestion control {}, {} segments sent again so far",
+           connection.link->name(), os::set_congestion_control(socket, control),
+           progress->retransmitted);
 }
 
 Task<void> TlsCore::write_loop(ConnectionPtr connection) {
