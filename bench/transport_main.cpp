@@ -3,7 +3,9 @@
 //
 //   weft send|receive   a TlsEndpoint: bulk activations one way, one small gradient back for each,
 //                       and if asked an urgent message every so many ms
-//   plain send|receive  asio::ssl::stream in a coroutine loop, nothing else
+//   plain send|receive  asio::ssl::stream in a coroutine loop, nothing else; the system's
+//   congestion
+//                       control or --congestion
 //   seal                AES-128-GCM alone, one thread, records of 16 KiB: no sockets
 #include <fmt/format.h>
 #include <openssl/evp.h>
@@ -23,6 +25,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/os/net.h"
 #include "net/tls/context.h"
 #include "net/tls/tls_endpoint.h"
 
@@ -39,7 +42,7 @@ using asio::ip::tcp;
 using nlohmann::json;
 
 struct Options {
-  std::string what, role, certificates = ".", host = "127.0.0.1", to = "127.0.0.1";
+  std::string what, role, certificates = ".", host = "127.0.0.1", to = "127.0.0.1", congestion;
   int port = 0, to_port = 0, streams = 1, window = 8;
   double seconds = 2, warmup = 1, urgent_ms = 0;
   int64_t message_bytes = 4 << 20;
@@ -73,6 +76,8 @@ Result<Options> parse(int argc, char** argv) {
       o.warmup = std::atof(value);
     } else if (name == "--urgent-ms") {
       o.urgent_ms = std::atof(value);
+    } else if (name == "--congestion") {
+      o.congestion = value;
     } else if (name == "--message-bytes") {
       o.message_bytes = std::atoll(value);
     } else {
@@ -299,6 +304,7 @@ asio::awaitable<void> plain(const Options& o, asio::ssl::context& context, json&
     co_await acceptor.async_accept(stream.next_layer(), use_awaitable);
   }
   stream.next_layer().set_option(tcp::no_delay(true));
+  os::set_congestion_control(stream.next_layer().native_handle(), o.congestion);
   co_await stream.async_handshake(
       o.role == "send" ? asio::ssl::stream_base::client : asio::ssl::stream_base::server,
       use_awaitable);

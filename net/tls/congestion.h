@@ -15,8 +15,8 @@ namespace weft::net {
 
 class CongestionChoice {
  public:
-  static constexpr int64_t kCalmMs = 1500;    // without a loss, before cubic
-  static constexpr int64_t kWaryMs = 60000;   // after a loss, before cubic again
+  static constexpr int64_t kCalmMs = 1500;   // without a loss, before cubic
+  static constexpr int64_t kWaryMs = 60000;  // after a loss, before cubic again
   static constexpr const char* kCalm = "cubic";
 
   // What to ask for when the connection begins; "": the system's own.

@@ -50,7 +50,10 @@ bool Pacer::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms) 
   round_trip_ms_ = round_trip_ms;
   shortest_ms_ = shortest_ms_ == 0 ? round_trip_ms : std::min(shortest_ms_, round_trip_ms);
   window_ms_ = 0;
+  const bool interrupted = !usable && (phase_ == Phase::kDrain || phase_ == Phase::kProbe);
   if (usable) measured(rate, now_ms);
+  if (interrupted)
+    enter(Phase::kCruise, now_ms);  // a lull drains, and leaves nothing to probe with
   queue_before_ms_ = usable ? queue_ms() : 0;
   if (window_ms_ == 0) {
     const bool short_one = phase_ != Phase::kCruise || drained_;
@@ -58,7 +61,7 @@ bool Pacer::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms) 
         static_cast<int64_t>((short_one ? kShortWindowRoundTrips : kWindowRoundTrips) * base_ms()),
         kMinWindowMs, kMaxWindowMs);
   }
-  return usable;
+  return usable || interrupted;
 }
 
 void Pacer::enter(Phase phase, int64_t now_ms) {

@@ -133,6 +133,26 @@ TEST(Pacer, AFastLinkIsNotPaced) {
   EXPECT_EQ(link.pacer.write_bytes(), Pacer::kMaxWrite);
 }
 
+// What a drain or a probe left behind would else slow the next burst, or crowd it.
+TEST(Pacer, ALullEndsADrainAndAProbe) {
+  for (const bool probe : {false, true}) {
+    SimulatedLink link;
+    link.round_trip_ms = 100;
+    link.run(4000);
+    const auto reached = [&] {
+      const double pace = static_cast<double>(link.pacer.pacing_rate());
+      return probe ? pace > 1.05 * link.pacer.rate() : pace < 0.6 * link.pacer.rate();
+    };
+    for (int i = 0; i < 30000 && !reached(); ++i) link.run(1);
+    ASSERT_TRUE(reached()) << probe;
+    link.busy = false;
+    link.run(1000);
+    EXPECT_NEAR(static_cast<double>(link.pacer.pacing_rate()), link.pacer.rate(),
+                0.1 * link.pacer.rate());
+    EXPECT_FALSE(reached()) << probe;
+  }
+}
+
 TEST(Pacer, ASenderWithLittleToSayLearnsNothing) {
   SimulatedLink link;
   link.run(5000);
