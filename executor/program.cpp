@@ -120,12 +120,13 @@ class Program::Compiler {
       return slot_for(value, position);
     };
     WEFT_TRY(step.arguments, compile_arguments(node, *step.handle, spec_.device, slot_of));
+    if (spec_.causal.contains(position)) make_causal(step);
     step.node = node.id;
     step.op = node.op;
     step.keep_in_range = node.op == "aten::masked_fill.Scalar";
     plan_gradients(node, step);
     if (const opdag::OpInfo* info = opdag::find_op(node.op)) {
-      step.random = info->random;
+      step.random = opdag::draws_random(node);
       for (std::string_view name : info->writes_buffers) {
         const auto index = step.handle->schema().argumentIndexWithName(name);
         if (index) step.buffer_arguments.push_back(*index);
@@ -145,6 +146,16 @@ class Program::Compiler {
     }
     program_.steps_.push_back(std::move(step));
     return {};
+  }
+
+  static void make_causal(Step& step) {
+    const c10::FunctionSchema& schema = step.handle->schema();
+    const auto argument = [&](const char* name) -> ArgTemplate& {
+      return step.arguments[static_cast<size_t>(*schema.argumentIndexWithName(name))];
+    };
+    argument("attn_mask") = ArgTemplate{};
+    argument("is_causal") = ArgTemplate{};
+    argument("is_causal").constant = true;
   }
 
   // Which slots the tensors of the call come from. The tape wants each in a slot of its own, and no

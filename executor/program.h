@@ -55,6 +55,7 @@ struct ProgramSpec {
   std::vector<opdag::ValueId> outputs;  // kept for the caller
   std::vector<Tap> taps;                // kept for the caller
   std::set<opdag::ValueId> fan_out;     // values whose consumers read aliases of their own
+  std::set<int32_t> causal;             // attention run with is_causal in place of its mask
   at::Device device = at::kCPU;
 };
 

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "executor/capture/capturable.h"
+#include "executor/causal_masks.h"
 #include "executor/fan_out.h"
 #include "executor/runtime_impl.h"
 #include "executor/weights.h"
@@ -254,6 +255,7 @@ Status RuntimeImpl::build_program(const opdag::Graph& graph, const opdag::Partit
   spec.nodes = stage.nodes;
   spec.device = device_;
   spec.differentiation = options_.differentiation;
+  spec.causal = causal_attention(graph);
   if (target.train) {
     spec.fan_out = fan_out_values(graph, opdag::values_with_gradient(graph));
   }

@@ -171,6 +171,22 @@ const OpInfo* find_op(std::string_view name) {
   return own != std::end(kOwnRows) ? own : nullptr;
 }
 
+bool draws_random(const Node& node) {
+  const OpInfo* info = find_op(node.op);
+  if (info == nullptr || !info->random) return false;
+  if (!info->train_flag.empty()) {
+    const Argument* train = node.find(info->train_flag);
+    const bool* on = train != nullptr ? std::get_if<bool>(train) : nullptr;
+    if (on != nullptr && !*on) return false;
+  }
+  if (info->dropout_p.empty()) return true;
+  const Argument* p = node.find(info->dropout_p);  // absent: attention, whose default is zero
+  if (p == nullptr) return false;
+  if (const auto* number = std::get_if<double>(p)) return *number != 0;
+  const auto* whole = std::get_if<int64_t>(p);
+  return whole == nullptr || *whole != 0;
+}
+
 std::string_view native_of(std::string_view op) {
   for (const Native& native : kNatives) {
     if (native.custom == op) return native.own;

@@ -53,6 +53,10 @@ std::string_view native_of(std::string_view op);
 const OpInfo* find_op(std::string_view name);
 std::span<const OpInfo> all_ops();
 
+// Whether the node draws from a generator: a random operator, unless its train flag is off or its
+// dropout probability zero.
+bool draws_random(const Node& node);
+
 // What to tell the user about an operator that is not on the list.
 Error refused_op(const Node& node);
 

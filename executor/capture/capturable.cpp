@@ -107,8 +107,7 @@ std::string why_not_capturable(const opdag::Graph& graph, const std::vector<int3
     const auto says = [&node](std::string_view what) {
       return fmt::format("{} (node {}) {}", node.op, node.id, what);
     };
-    const opdag::OpInfo* info = opdag::find_op(node.op);
-    if (info == nullptr || info->random) return says("draws random numbers");
+    if (opdag::draws_random(node)) return says("draws random numbers");
     if (node.atomic_group != opdag::kNone) return says("may write in place");
     if (node.op == "aten::index.Tensor" && indexes_by_mask(graph, node)) {
       return says("indexes by a mask");

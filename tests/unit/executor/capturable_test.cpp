@@ -28,6 +28,9 @@ TEST(Capturable, NotWhatDrawsOrIsUnknown) {
   GraphBuilder random;
   random.loss(random.mean(random.dropout(random.input("x", {4, 8}))));
   EXPECT_NE(reason(random).find("draws random numbers"), std::string::npos);
+  GraphBuilder never;
+  never.loss(never.mean(never.dropout(never.input("x", {4, 8}), 0.0)));
+  EXPECT_EQ(reason(never), "");
   GraphBuilder unknown;  // waits for the card
   unknown.loss(unknown.mean(unknown.unary("aten::linalg_inv", unknown.input("x", {4, 4}))));
   EXPECT_NE(reason(unknown).find("linalg_inv (node 0) is not known"), std::string::npos);
