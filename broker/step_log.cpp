@@ -28,10 +28,16 @@ void StepLog::add_step(int32_t stage, const job::WorkerEvent& event) {
                 {"grad_norm", nullptr}, {"lr", nullptr},
                 {"seconds", nullptr},   {"tokens", 0},
                 {"samples", 0},         {"edges", nlohmann::json::object()}};
-    row.json["lr"] = number(job::lr_at(train_, train_.lr, std::max<int64_t>(0, event.step - 1)));
+    // The rate stands still while loss scaling skips steps.
+    const int64_t updates = event.step - 1 - event.skipped_steps;
+    row.json["lr"] = number(job::lr_at(train_, train_.lr, std::max<int64_t>(0, updates)));
   }
   if (std::isfinite(event.loss)) row.json["loss"] = event.loss;
   if (event.grad_norm >= 0) keep_max(row.json["grad_norm"], event.grad_norm);
+  if (event.loss_scale > 0) {
+    keep_max(row.json["loss_scale"], event.loss_scale);
+    keep_max(row.json["skipped_steps"], event.skipped_steps);
+  }
   keep_max(row.json["seconds"], event.seconds);
   keep_max(row.json["tokens"], event.tokens);
   keep_max(row.json["samples"], event.samples);

@@ -121,6 +121,16 @@ Result<job::WorkerSpec> build_worker_spec(const Job& job, const Submission& subm
       if (!holds(shard, wanted)) continue;
       spec.resume.shards.push_back(job::BlobRef{shard.sha256, shard.bytes, ""});
     }
+    // Every shard has the loss scaler's state, and every stage needs it.
+    if (spec.resume.shards.empty() && spec.spec.train.precision == job::Precision::kFp16) {
+      const auto smallest = std::min_element(
+          point->shards.begin(), point->shards.end(),
+          [](const auto& a, const auto& b) { return a.second.bytes < b.second.bytes; });
+      if (smallest != point->shards.end()) {
+        const Shard& shard = smallest->second;
+        spec.resume.shards.push_back(job::BlobRef{shard.sha256, shard.bytes, ""});
+      }
+    }
   }
   return spec;
 }

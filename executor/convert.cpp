@@ -257,6 +257,12 @@ Result<DType> from_scalar_type(at::ScalarType type) {
                     fmt::format("element type {} is not supported", c10::toString(type)));
 }
 
+std::optional<at::ScalarType> autocast_type(job::Precision precision) {
+  if (precision == job::Precision::kBf16) return at::kBFloat16;
+  if (precision == job::Precision::kFp16) return at::kHalf;
+  return std::nullopt;
+}
+
 Result<at::Device> parse_device(const std::string& device) {
   try {
     const at::Device parsed(device);

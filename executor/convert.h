@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "base/result.h"
 #include "executor/aten.h"
+#include "job/spec.h"
 #include "opdag/graph.h"
 
 namespace weft::executor {
@@ -19,6 +20,9 @@ namespace weft::executor {
 at::ScalarType to_scalar_type(DType dtype);
 // kRefused for element types weft does not carry (quantised, float8).
 Result<DType> from_scalar_type(at::ScalarType type);
+
+// What autocast computes in under a precision, if it is on.
+std::optional<at::ScalarType> autocast_type(job::Precision precision);
 
 // "cpu" or "cuda:N"; kInvalid for anything else, kUnavailable where no such card is present.
 Result<at::Device> parse_device(const std::string& device);

@@ -67,6 +67,9 @@ Result<StepResult> LocalCluster::run() {
     const StepResult result = runtime->result();
     if (!std::isnan(result.loss)) merged.loss = result.loss;
     merged.grad_norm = std::max(merged.grad_norm, result.grad_norm);
+    merged.loss_scale = std::max(merged.loss_scale, result.loss_scale);
+    merged.skipped = merged.skipped || result.skipped;
+    merged.skipped_steps = std::max(merged.skipped_steps, result.skipped_steps);
     merged.accuracy = std::max(merged.accuracy, result.accuracy);
     merged.busy_s += result.busy_s;
   }

@@ -186,7 +186,7 @@ Status RuntimeImpl::bind_leaves(const opdag::Graph& graph, const opdag::Stage& s
 void RuntimeImpl::bind_incoming(const opdag::Graph& graph, const opdag::Partition& partition,
                                 const opdag::Stage& stage, StageProgram& target,
                                 ProgramSpec& spec) {
-  const bool autocast = options_.train.precision == job::Precision::kBf16;
+  const bool autocast = autocast_type(options_.train.precision).has_value();
   for (const opdag::Edge& edge : stage.inputs) {
     IncomingEdge incoming;
     incoming.edge = edge;
@@ -211,7 +211,7 @@ void RuntimeImpl::bind_incoming(const opdag::Graph& graph, const opdag::Partitio
 void RuntimeImpl::bind_outgoing(const opdag::Graph& graph, const opdag::Partition& partition,
                                 const opdag::Stage& stage, StageProgram& target,
                                 ProgramSpec& spec) {
-  const bool autocast = options_.train.precision == job::Precision::kBf16;
+  const bool autocast = autocast_type(options_.train.precision).has_value();
   for (const opdag::Edge& edge : stage.outputs) {
     OutgoingEdge outgoing;
     outgoing.edge = edge;

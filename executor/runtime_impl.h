@@ -3,6 +3,7 @@
 //   runtime_build.cpp   weights, programs, what crosses the border
 //   runtime_pass.cpp    receive, forward, backward
 //   runtime_send.cpp    messages, held until the device's memory is copied
+//   runtime_report.cpp  norms and overflow of all stages, and what comes of them
 //   runtime_step.cpp    tied gradients, clipping, optimizer, tied weights
 //   runtime_state.cpp   checkpoint content, gradients
 #pragma once
@@ -14,11 +15,13 @@
 #include <vector>
 
 #include "executor/capture/captured_program.h"
+#include "executor/loss_scaler.h"
 #include "executor/message_tensor.h"
 #include "executor/optimizer.h"
 #include "executor/parameters.h"
 #include "executor/program.h"
 #include "executor/stage_runtime.h"
+#include "executor/step_report.h"
 #include "opdag/cut_eval.h"
 
 namespace weft::executor {
@@ -99,10 +102,10 @@ struct PendingNumbers {
 enum class StepPhase : uint8_t {
   kSendTied,
   kCollectTied,
-  kMeasureNorms,
-  kSendNorms,
-  kCollectNorms,
-  kAwaitClip,
+  kMeasure,
+  kReport,
+  kCollectReports,
+  kAwaitVerdict,
   kUpdate,
   kReadLoss
 };
@@ -151,6 +154,7 @@ class RuntimeImpl final : public StageRuntime {
   void after_forward(int32_t micro_batch, InFlight& flight, Program::Values& values);
   void measure_eval(const Program::Values& values);
   Status backward(int32_t micro_batch);
+  at::Tensor loss_seed(const at::Tensor& loss) const;
   std::vector<Seed> seeds(InFlight& flight) const;
   void take_gradients(InFlight& flight, std::vector<at::Tensor> found);
   void add_loss(int32_t micro_batch, const at::Tensor& loss);
@@ -169,18 +173,21 @@ class RuntimeImpl final : public StageRuntime {
   Result<Progress> step();
   Status send_tied_gradients();
   Result<bool> collect_tied_gradients();
-  void measure_norms();
-  Status send_norms();
-  Result<bool> collect_norms();
-  Result<bool> await_clip();
   Status update();
   Status publish_weights();
   Result<bool> collect_weights();  // false: some have not arrived
   bool clips() const { return options_.train.clip_norm > 0; }
+  bool reports() const { return clips() || scaler_; }
   bool owns(const Parameter& parameter) const;
   ExpectedTensor expected_parameter(const Parameter& parameter) const;
-  std::vector<std::pair<int32_t, double>> own_norms() const;
   void read_loss();
+
+  // runtime_report.cpp
+  void measure_gradients();
+  StageReport own_report() const;
+  Status send_report();
+  Result<bool> collect_reports();  // false: some have not arrived
+  Result<bool> await_verdict();
 
   const StageProgram& active() const { return evaluating_ ? eval_ : train_; }
 
@@ -196,6 +203,7 @@ class RuntimeImpl final : public StageRuntime {
   std::vector<HeldTensor> held_;
   StageProgram train_, eval_;
   std::unique_ptr<StageOptimizer> optimizer_;
+  std::optional<LossScaler> scaler_;  // fp16
 
   // The pass under way.
   bool evaluating_ = false;
@@ -213,10 +221,10 @@ class RuntimeImpl final : public StageRuntime {
 
   // The step action.
   StepPhase phase_ = StepPhase::kSendTied;
-  std::map<std::pair<int32_t, int32_t>, OptionalTensors> tied_received_;       // (weight, stage)
-  std::map<int32_t, std::vector<std::pair<int32_t, double>>> norms_received_;  // by stage
-  PendingNumbers squares_;  // of the gradients in own_norms
-  double norm_ = -1;
+  std::map<std::pair<int32_t, int32_t>, OptionalTensors> tied_received_;  // (weight, stage)
+  std::map<int32_t, StageReport> reports_;                                // by stage
+  PendingNumbers measured_;                                               // of own_report
+  StepVerdict verdict_;
   std::map<int32_t, int64_t> awaited_weights_;  // weight -> step that publishes it
 };
 

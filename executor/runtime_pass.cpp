@@ -9,17 +9,18 @@ namespace weft::executor {
 
 namespace {
 
-// bf16 autocast on this thread while it lives; the weight cache is off, because it would keep
-// casts of one micro-batch's graph alive into the next.
+// Autocast on this thread while it lives, if there is a type; the weight cache is off, because it
+// would keep casts of one micro-batch's graph alive into the next.
 class AutocastGuard {
  public:
-  AutocastGuard(bool on, at::DeviceType device) : on_(on), device_(device) {
+  AutocastGuard(std::optional<at::ScalarType> type, at::DeviceType device)
+      : on_(type.has_value()), device_(device) {
     if (!on_) return;
     enabled_ = at::autocast::is_autocast_enabled(device_);
     dtype_ = at::autocast::get_autocast_dtype(device_);
     cache_ = at::autocast::is_autocast_cache_enabled();
     at::autocast::set_autocast_enabled(device_, true);
-    at::autocast::set_autocast_dtype(device_, at::kBFloat16);
+    at::autocast::set_autocast_dtype(device_, *type);
     at::autocast::set_autocast_cache_enabled(false);
   }
   ~AutocastGuard() {
@@ -105,7 +106,7 @@ Result<Progress> RuntimeImpl::forward(int32_t micro_batch) {
   InFlight& flight = flights_[micro_batch];
   WEFT_TRY(std::vector<at::IValue> inputs, gather_inputs(micro_batch, flight));
   const RunContext context{options_.train.seed, step_, micro_batch, !evaluating_};
-  const AutocastGuard autocast(options_.train.precision == job::Precision::kBf16, device_.type());
+  const AutocastGuard autocast(autocast_type(options_.train.precision), device_.type());
   const StageProgram& program = active();
   WEFT_TRY(Program::Values values, program.captured
                                        ? program.captured->run(std::move(inputs), context)
@@ -169,10 +170,17 @@ void RuntimeImpl::measure_eval(const Program::Values& values) {
   }
 }
 
+at::Tensor RuntimeImpl::loss_seed(const at::Tensor& loss) const {
+  if (!scaler_) return at::full_like(loss, 1.0 / micro_batches_);
+  // As GradScaler.scale does: a loss in half precision may overflow here already.
+  return at::full_like(loss, scaler_->now().scale, at::kDouble).to(loss.scalar_type()) /
+         micro_batches_;
+}
+
 std::vector<Seed> RuntimeImpl::seeds(InFlight& flight) const {
   std::vector<Seed> result;
   if (flight.loss.defined()) {
-    result.push_back({false, train_.loss, at::full_like(flight.loss, 1.0 / micro_batches_)});
+    result.push_back({false, train_.loss, loss_seed(flight.loss)});
   }
   for (auto& [id, gradients] : flight.gradients_received) {
     const OutgoingEdge& edge = train_.outgoing.at(id);

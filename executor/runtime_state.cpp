@@ -43,6 +43,7 @@ std::map<std::string, at::Tensor> RuntimeImpl::state() const {
     }
   }
   if (optimizer_) result.merge(optimizer_->state());
+  if (scaler_) result.merge(scaler_->state());
   return result;
 }
 
@@ -79,6 +80,7 @@ Status RuntimeImpl::load_state(const std::map<std::string, at::Tensor>& state) {
       if (owned) ours[name] = tensor;
     }
     if (optimizer_ && !ours.empty()) WEFT_TRY_STATUS(optimizer_->load_state(ours));
+    if (scaler_) WEFT_TRY_STATUS(scaler_->load_state(state));
     return {};
   } catch (const std::exception& error) {
     return make_error(Code::kInvalid, fmt::format("loading state: {}", exception_text(error)));

@@ -28,27 +28,27 @@ Result<Progress> RuntimeImpl::step() {
     case StepPhase::kCollectTied: {
       WEFT_TRY(const bool complete, collect_tied_gradients());
       if (!complete) return Progress::kWaiting;
-      go_on(clips() ? StepPhase::kMeasureNorms : StepPhase::kUpdate);
+      go_on(reports() ? StepPhase::kMeasure : StepPhase::kUpdate);
       return Progress::kRan;
     }
-    case StepPhase::kMeasureNorms:
-      measure_norms();
-      go_on(StepPhase::kSendNorms);
+    case StepPhase::kMeasure:
+      measure_gradients();
+      go_on(StepPhase::kReport);
       return Progress::kRan;
-    case StepPhase::kSendNorms:
-      if (squares_.copied && !squares_.copied->passed()) return Progress::kCopying;
-      WEFT_TRY_STATUS(send_norms());
-      go_on(options_.stage == train_.stages.loss_stage ? StepPhase::kCollectNorms
-                                                       : StepPhase::kAwaitClip);
+    case StepPhase::kReport:
+      if (measured_.copied && !measured_.copied->passed()) return Progress::kCopying;
+      WEFT_TRY_STATUS(send_report());
+      go_on(options_.stage == train_.stages.loss_stage ? StepPhase::kCollectReports
+                                                       : StepPhase::kAwaitVerdict);
       return Progress::kRan;
-    case StepPhase::kCollectNorms: {
-      WEFT_TRY(const bool complete, collect_norms());
+    case StepPhase::kCollectReports: {
+      WEFT_TRY(const bool complete, collect_reports());
       if (!complete) return Progress::kWaiting;
       go_on(StepPhase::kUpdate);
       return Progress::kRan;
     }
-    case StepPhase::kAwaitClip: {
-      WEFT_TRY(const bool complete, await_clip());
+    case StepPhase::kAwaitVerdict: {
+      WEFT_TRY(const bool complete, await_verdict());
       if (!complete) return Progress::kWaiting;
       go_on(StepPhase::kUpdate);
       return Progress::kRan;
@@ -122,106 +122,17 @@ Result<bool> RuntimeImpl::collect_tied_gradients() {
   return true;
 }
 
-void RuntimeImpl::measure_norms() {
-  std::vector<at::Tensor> squares;
-  for (const Parameter& parameter : parameters_) {
-    if (owns(parameter) && parameter.gradient) squares.push_back(squared_norm(*parameter.gradient));
-  }
-  squares_ = squares.empty() ? PendingNumbers{} : fetch_numbers(at::stack(squares));
-}
-
-std::vector<std::pair<int32_t, double>> RuntimeImpl::own_norms() const {
-  std::vector<std::pair<int32_t, double>> result;
-  if (!squares_.host.defined()) return result;
-  const auto* next = squares_.host.const_data_ptr<double>();
-  for (const Parameter& parameter : parameters_) {
-    if (owns(parameter) && parameter.gradient) result.emplace_back(parameter.id(), *next++);
-  }
-  return result;
-}
-
-Status RuntimeImpl::send_norms() {
-  auto norms = own_norms();
-  if (options_.stage == train_.stages.loss_stage) {
-    norms_received_[options_.stage] = std::move(norms);
-    return {};
-  }
-  const auto rows = static_cast<int64_t>(norms.size());
-  at::Tensor table = at::empty({rows, 2}, at::kDouble);
-  auto* data = table.data_ptr<double>();
-  for (const auto& [id, square] : norms) {
-    *data++ = id;
-    *data++ = square;
-  }
-  WEFT_TRY(net::Message message, encode_tensor(key(net::MessageKind::kNorms, 0, 0, options_.stage),
-                                               table, host_transfer()));
-  return endpoint_.send(train_.stages.loss_stage, std::move(message));
-}
-
-Result<bool> RuntimeImpl::collect_norms() {
-  bool complete = true;
-  for (int32_t stage = 0; stage < options_.plan.partition.stages; ++stage) {
-    if (norms_received_.contains(stage)) continue;
-    const auto message = endpoint_.take(key(net::MessageKind::kNorms, 0, 0, stage));
-    if (!message) {
-      complete = false;
-      continue;
-    }
-    const bool sane = !message->none && message->sizes.size() == 2 && message->sizes[1] == 2 &&
-                      message->sizes[0] >= 0 &&
-                      message->sizes[0] <= static_cast<int64_t>(graph_.leaves.size());
-    if (!sane) {
-      return make_error(Code::kCorrupt, fmt::format("{}: bad table", message->key.text()));
-    }
-    ExpectedTensor expected{message->sizes, DType::kFloat64, false, 0};
-    WEFT_TRY(const auto table, decode_tensor(*message, expected, host_transfer()));
-    auto& norms = norms_received_[stage];
-    const auto* data = table->const_data_ptr<double>();
-    for (int64_t i = 0; i < message->sizes[0]; ++i, data += 2) {
-      // A double outside the range of int32_t has no conversion.
-      const bool known = data[0] >= 0 && data[0] < static_cast<double>(graph_.leaves.size()) &&
-                         data[0] == std::floor(data[0]);
-      if (!known) {
-        return make_error(Code::kCorrupt, fmt::format("{}: norm of an unknown weight {}",
-                                                      message->key.text(), data[0]));
-      }
-      norms.emplace_back(static_cast<int32_t>(data[0]), data[1]);
-    }
-  }
-  if (!complete) return false;
-  std::vector<std::pair<int32_t, double>> all;
-  for (const auto& [stage, norms] : norms_received_) {
-    all.insert(all.end(), norms.begin(), norms.end());
-  }
-  std::sort(all.begin(), all.end());
-  double sum = 0;
-  for (const auto& [id, square] : all) sum += square;
-  norm_ = std::sqrt(sum);
-  for (int32_t stage = 0; stage < options_.plan.partition.stages; ++stage) {
-    if (stage == options_.stage) continue;
-    WEFT_TRY(net::Message message,
-             encode_tensor(key(net::MessageKind::kClip, 0, 0, options_.stage),
-                           at::full({}, norm_, at::kDouble), host_transfer()));
-    WEFT_TRY_STATUS(endpoint_.send(stage, std::move(message)));
-  }
-  return true;
-}
-
-Result<bool> RuntimeImpl::await_clip() {
-  const auto message = endpoint_.take(key(net::MessageKind::kClip, 0, 0, train_.stages.loss_stage));
-  if (!message) return false;
-  WEFT_TRY(const auto norm,
-           decode_tensor(*message, ExpectedTensor{{}, DType::kFloat64, false, 1}, host_transfer()));
-  if (!norm) return make_error(Code::kCorrupt, fmt::format("{}: absent", message->key.text()));
-  norm_ = norm->item<double>();
-  return true;
-}
-
 Status RuntimeImpl::update() {
-  if (clips()) {
-    result_.grad_norm = norm_;
+  if (scaler_) {
+    result_.loss_scale = scaler_->now().scale;
+    result_.skipped = !verdict_.apply;
+    result_.skipped_steps = verdict_.next.skipped_steps;
+    scaler_->set(verdict_.next);
+  }
+  if (clips() && verdict_.apply) {
+    result_.grad_norm = verdict_.norm;
     // torch.nn.utils.clip_grad_norm_: the coefficient is capped at 1 (and NaN passes through).
-    const double coefficient = options_.train.clip_norm / (norm_ + 1e-6);
+    const double coefficient = options_.train.clip_norm / (verdict_.norm + 1e-6);
     for (Parameter& parameter : parameters_) {
       if (!parameter.gradient || coefficient >= 1.0) continue;
       parameter.gradient->mul_(coefficient);
@@ -230,10 +141,13 @@ Status RuntimeImpl::update() {
   if (options_.keep_gradients) return {};
   for (Parameter& parameter : parameters_) {
     if (!owns(parameter)) continue;
-    parameter.value.mutable_grad() = parameter.gradient.value_or(at::Tensor());
+    if (verdict_.apply) parameter.value.mutable_grad() = parameter.gradient.value_or(at::Tensor());
     parameter.gradient.reset();
   }
-  WEFT_TRY_STATUS(optimizer_->step(step_));
+  // A skipped step changes no weight: there is nothing to publish and nobody waits.
+  if (!verdict_.apply) return {};
+  const int64_t skipped = scaler_ ? scaler_->now().skipped_steps : 0;
+  WEFT_TRY_STATUS(optimizer_->step(step_ - skipped));
   return publish_weights();
 }
 

@@ -42,7 +42,9 @@ RuntimeImpl::RuntimeImpl(opdag::Graph graph, opdag::Graph eval_graph, const Runt
       device_(device),
       endpoint_(endpoint),
       feed_(feed),
-      transfer_(options.transfer(device)) {}
+      transfer_(options.transfer(device)) {
+  if (options.train.precision == job::Precision::kFp16) scaler_.emplace(options.train.loss_scale);
+}
 
 Status RuntimeImpl::begin_step(int64_t step) {
   if (!train_.present) {
@@ -61,8 +63,8 @@ Status RuntimeImpl::begin_step(int64_t step) {
   loss_read_ = {};
   phase_ = StepPhase::kSendTied;
   tied_received_.clear();
-  norms_received_.clear();
-  norm_ = -1;
+  reports_.clear();
+  verdict_ = {};
   result_ = {};
   result_.loss = std::numeric_limits<double>::quiet_NaN();
   return {};

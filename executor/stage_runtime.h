@@ -8,8 +8,9 @@
 //
 // Messages (layout of tensors: executor/message_tensor.h): activations and gradients by edge of the
 // plan's stage graph; kTiedGradient and kTiedWeight with edge = index in graph.leaves of the
-// weight's first leaf, micro-batch 0; kNorms and kClip with edge 0, micro-batch 0. A stage
-// exchanges tied messages with the stages of opdag::tied_uses, norms and clip with the loss stage.
+// weight's first leaf, micro-batch 0; kNorms and kClip (step_report.h) with edge 0, micro-batch 0.
+// A stage exchanges tied messages with the stages of opdag::tied_uses, norms and clip with the loss
+// stage.
 #pragma once
 
 #include <cstdint>
@@ -57,10 +58,13 @@ enum class Progress { kRan, kWaiting, kCopying, kDone };
 
 // What one training step or evaluation told; NaN or negative where this stage does not know.
 struct StepResult {
-  double loss = 0;        // mean over micro-batches, loss stage only
-  double grad_norm = -1;  // global, where clipping is on
-  double accuracy = -1;   // evaluation with integer targets, loss stage only
-  double busy_s = 0;      // time the compute thread spent in actions
+  double loss = 0;            // mean over micro-batches, loss stage only
+  double grad_norm = -1;      // global, where clipping is on and the step was not skipped
+  double loss_scale = -1;     // of this step, fp16
+  bool skipped = false;       // no stage stepped: a gradient had inf or NaN, fp16
+  int64_t skipped_steps = 0;  // of the job so far, fp16
+  double accuracy = -1;       // evaluation with integer targets, loss stage only
+  double busy_s = 0;          // time the compute thread spent in actions
 };
 
 class StageRuntime {

@@ -79,6 +79,12 @@ void TrainingLoop::report_step(double seconds) {
   event.step = done_;
   event.loss = options_.loss_stage ? result.loss : std::numeric_limits<double>::quiet_NaN();
   event.grad_norm = result.grad_norm;
+  event.loss_scale = result.loss_scale;
+  event.skipped_steps = result.skipped_steps;
+  if (result.skipped) {
+    log_info("step {} is skipped: gradients have inf or NaN at loss scale {:g} ({} skipped so far)",
+             done_, result.loss_scale, result.skipped_steps);
+  }
   event.seconds = seconds;
   event.busy = seconds > 0 ? std::clamp(result.busy_s / seconds, 0.0, 1.0) : 0;
   event.samples = options_.spec.spec.train.batch;

@@ -19,7 +19,7 @@ Result<Safetensors> merge_export(const std::vector<Safetensors>& shards) {
   merged.metadata["format"] = "pt";  // what transformers looks for
   for (const Safetensors& shard : shards) {
     for (const auto& [name, view] : shard.tensors) {
-      if (name.rfind(kOptimizerPrefix, 0) == 0) continue;
+      if (name.rfind(kOwnPrefix, 0) == 0) continue;
       const auto [known, added] = merged.tensors.emplace(name, view);
       if (!added && !same(known->second, view)) {
         return make_error(Code::kCorrupt,

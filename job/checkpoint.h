@@ -1,6 +1,7 @@
 // The merge of a checkpoint's shards into one file under the original parameter names. A shard is
-// one stage's safetensors file: its parameters (all aliases), buffers and optimizer state
-// ("weft.optimizer.<state>/<parameter>"). Storing them is the broker's business.
+// one stage's safetensors file: its parameters (all aliases), buffers, optimizer state
+// ("weft.optimizer.<state>/<parameter>") and the loss scaler's ("weft.loss_scaler.<state>", the
+// same in every shard). Storing them is the broker's business.
 #pragma once
 
 #include <vector>
@@ -10,7 +11,7 @@
 
 namespace weft::job {
 
-inline constexpr const char* kOptimizerPrefix = "weft.optimizer.";
+inline constexpr const char* kOwnPrefix = "weft.";  // what is not the model's
 
 // The model's own tensors of all shards. A name in two shards (a tied parameter known to several
 // stages) must hold the same bytes, else kCorrupt. The result shares the shards' memory.

@@ -28,8 +28,11 @@ struct Names<LrSchedule> {
 };
 template <>
 struct Names<Precision> {
-  static constexpr std::array<std::pair<std::string_view, Precision>, 3> kAll = {
-      {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp64", Precision::kFp64}}};
+  static constexpr std::array<std::pair<std::string_view, Precision>, 4> kAll = {
+      {{"fp32", Precision::kFp32},
+       {"bf16", Precision::kBf16},
+       {"fp16", Precision::kFp16},
+       {"fp64", Precision::kFp64}}};
 };
 template <>
 struct Names<PipelineSchedule> {

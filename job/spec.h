@@ -15,7 +15,7 @@ namespace weft::job {
 
 enum class Optimizer { kSgd, kAdam, kAdamW };
 enum class LrSchedule { kConstant, kCosine, kLinear };
-enum class Precision { kFp32, kBf16, kFp64 };
+enum class Precision { kFp32, kBf16, kFp16, kFp64 };
 enum class PipelineSchedule { kAuto, kGPipe, k1F1B };
 enum class LossSource { kGraph, kCrossEntropy, kMse };
 
@@ -51,6 +51,15 @@ struct ParamGroup {
   bool frozen = false;
 };
 
+// Dynamic loss scaling of fp16, as torch.amp.GradScaler names and defaults it.
+struct LossScaleSpec {
+  double init = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;  // good steps in a row before the scale grows
+  bool operator==(const LossScaleSpec&) const = default;
+};
+
 struct TrainSpec {
   int64_t steps = 0;
   int64_t batch = 0;        // samples a step; a multiple of the exported batch
@@ -65,6 +74,7 @@ struct TrainSpec {
   double clip_norm = 0;  // 0: off
   double weight_decay = 0;
   Precision precision = Precision::kFp32;
+  LossScaleSpec loss_scale;  // fp16
   uint64_t seed = 0;
   int64_t eval_every = 0;        // steps; 0: only at the end
   int64_t eval_batches = 0;      // micro-batches of an evaluation; 0: the whole eval set

@@ -130,6 +130,11 @@ Status check_train(const TrainSpec& train) {
     return invalid("train.betas and train.eps have no meaning with train.optimizer = \"sgd\"",
                    "set train.momentum instead, or use \"adam\" or \"adamw\"");
   }
+  if (!(train.loss_scale == standard.loss_scale) && train.precision != Precision::kFp16) {
+    return invalid(fmt::format("train.loss_scale has no meaning with train.precision = \"{}\"",
+                               name_of(train.precision)),
+                   "set train.precision to \"fp16\", or remove [train.loss_scale]");
+  }
   return {};
 }
 

@@ -38,7 +38,7 @@ struct Bounds {
       return below ? fmt::format("from {} to below {}", min, max)
                    : fmt::format("from {} to {}", min, max);
     }
-    if (std::isfinite(max)) out += fmt::format(", at most {}", max);
+    if (std::isfinite(max)) out += fmt::format(", {} {}", below ? "below" : "at most", max);
     return out;
   }
   bool holds(double x) const {
@@ -269,9 +269,21 @@ std::vector<Key<JobSpec>> make_job_keys() {
                     "largest norm of the gradient over all stages; 0: no clipping",
                     WEFT_FIELD(train.clip_norm)),
       choice_key<Precision, S>("train.precision",
-                               "`bf16`: autocast of the forward pass; `fp64`: everything in double "
-                               "precision",
+                               "`bf16`, `fp16`: autocast of the forward pass, `fp16` with loss "
+                               "scaling; `fp64`: everything in double precision",
                                WEFT_FIELD(train.precision)),
+      number_key<S>("train.loss_scale.init", {0, 1e38, true, false},
+                    "factor on the loss at the first step; fp16 only, as are the next three",
+                    WEFT_FIELD(train.loss_scale.init)),
+      number_key<S>("train.loss_scale.growth_factor", {1, 1e6, true, false},
+                    "on the scale after `growth_interval` steps without inf or NaN",
+                    WEFT_FIELD(train.loss_scale.growth_factor)),
+      number_key<S>("train.loss_scale.backoff_factor", {0, 1, true, true},
+                    "on the scale when a gradient has inf or NaN; that step is skipped",
+                    WEFT_FIELD(train.loss_scale.backoff_factor)),
+      integer_key<S>("train.loss_scale.growth_interval", 1, INT32_MAX,
+                     "steps in a row without inf or NaN before the scale grows",
+                     WEFT_FIELD(train.loss_scale.growth_interval)),
       integer_key<S>("train.seed", 0, INT64_MAX, "of sample order and dropout",
                      WEFT_FIELD(train.seed)),
       integer_key<S>("train.eval_every", 0, kMany, "steps between evaluations; 0: only at the end",

@@ -196,6 +196,8 @@ json event_to_json(const WorkerEvent& event) {
           {"loss", number_to_json(event.loss)},
           {"accuracy", number_to_json(event.accuracy)},
           {"grad_norm", number_to_json(event.grad_norm)},
+          {"loss_scale", number_to_json(event.loss_scale)},
+          {"skipped_steps", event.skipped_steps},
           {"seconds", number_to_json(event.seconds)},
           {"busy", number_to_json(event.busy)},
           {"samples", event.samples},
@@ -228,6 +230,8 @@ Result<WorkerEvent> event_from_json(const json& value) {
   reader.number("loss", event.loss);
   reader.number("accuracy", event.accuracy);
   reader.number("grad_norm", event.grad_norm);
+  reader.number("loss_scale", event.loss_scale);
+  reader.integer("skipped_steps", event.skipped_steps, 0);
   reader.number("seconds", event.seconds);
   reader.number("busy", event.busy);
   reader.integer("samples", event.samples, 0);

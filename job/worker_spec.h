@@ -87,8 +87,10 @@ struct WorkerEvent {
   double loss = 0;       // mean over micro-batches; NaN where this stage does not know it
   double accuracy = -1;  // of an evaluation with integer labels; -1: none
   double grad_norm = -1;
-  double seconds = 0;  // wall time of the step
-  double busy = 0;     // share of it the compute thread computed
+  double loss_scale = -1;     // of the step, fp16 only
+  int64_t skipped_steps = 0;  // by loss scaling, so far
+  double seconds = 0;         // wall time of the step
+  double busy = 0;            // share of it the compute thread computed
   int64_t samples = 0;
   int64_t tokens = 0;
   int64_t peak_memory_bytes = 0;

@@ -17,8 +17,8 @@ enum class MessageKind : uint8_t {
   kEvalActivation,
   kTiedGradient,  // edge = tied group; to the owner
   kTiedWeight,    // edge = tied group; from the owner
-  kNorms,         // squared gradient norms of a stage's parameters, to the loss stage
-  kClip,          // the global norm, from the loss stage
+  kNorms,         // a stage's report on its gradients, to the loss stage: norms, overflow
+  kClip,          // what comes of the reports, from the loss stage: norm, step or skip, scale
 };
 
 // Names a message for life: sending or receiving it twice is harmless.

@@ -81,14 +81,17 @@ def test_init_and_frozen_parameters(finished):
     assert finished.job("tuned")["first_loss"] < finished.job("gpt")["first_loss"]
 
 
-def test_bf16_and_sgd_and_gpipe(cluster):
+def test_half_precisions_and_sgd_and_gpipe(cluster):
     cluster.start_peers(2)
     for name, keys in [("bf16", 'precision = "bf16"'),
+                       ("fp16", 'precision = "fp16"\nloss_scale = { init = 1024.0 }'),
                        ("clipped", 'clip_norm = 0.1\nschedule = "linear"\nwarmup_steps = 2')]:
         job = harness.gpt_job(cluster.folder, name, steps=6, schedule="gpipe", train=keys)
         cluster.weft("job", "submit", job, "--watch")
         done = cluster.job(name)
         assert done["state"] == "finished" and done["loss"] < done["first_loss"]
+        last = cluster.weft_json("job", "metrics", name)["steps"][-1]
+        assert last.get("loss_scale") == (1024 if name == "fp16" else None), last
         cluster.wait_idle(2)
 
 

@@ -10,6 +10,9 @@ NAME.f64.safetensors and NAME.f32.safetensors: `loss`, `grad.<name>` and `update
 first step, `loss_of_first`, the loss of its first micro-batch alone. In float64 with training also
 `param.<name>`, `buffer.<name>` after 20 steps of AdamW (lr 1e-3, betas 0.9 0.999, eps 1e-8, weight
 decay 0.01 on tensors of two or more dimensions).
+NAME.fp16.safetensors: 20 steps of SGD (lr 1e-2) with torch.autocast and torch.amp.GradScaler on the
+float32 model, SCALER's settings: `losses`, `scales` (of each step), `skipped` (0 or 1 of each)
+and `param.<name>` at the end. The first scale overflows, so steps are skipped.
 With --device cuda the same is computed on the card, into NAME.f64.cuda.safetensors and so on.
 Usage: reference.py --dir DIR [--device cuda] [name ...]
 """
@@ -25,6 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch.export.passes import move_to_device_pass
 
 STEPS, MICRO_BATCHES = 20, 2
+SCALER = {"init_scale": 2.0 ** 20, "growth_interval": 4}
 NAMES = ["gpt2", "llama", "resnet18", "skips", "gpt2_eval"]
 
 
@@ -51,6 +55,16 @@ class Program:
                     if node.target is torch.ops.aten.view.default:
                         node.target = torch.ops.aten.reshape.default
                 graph_module.recompile()
+
+    def forget_dtypes(self):
+        """Without the asserts of an export that every tensor has the dtype it had."""
+        for graph_module in self.module.modules():
+            if isinstance(graph_module, torch.fx.GraphModule):
+                for node in list(graph_module.graph.nodes):
+                    if node.target is torch.ops.aten._assert_tensor_metadata.default:
+                        graph_module.graph.erase_node(node)
+                graph_module.recompile()
+        return self
 
     def widen(self):
         graphs = [m for m in self.module.modules() if isinstance(m, torch.fx.GraphModule)]
@@ -114,23 +128,47 @@ def tied_names(path):
     return {key: [k for k, v in files.items() if v == file] for key, file in files.items()}
 
 
-def step(program, inputs):
+def step(program, inputs, scaled=lambda loss: loss, half_on=None):
     """Forward and backward of a step's micro-batches; their losses. Gradients are of the mean."""
     losses = []
     for i in range(MICRO_BATCHES):
         rolled = {k: torch.roll(v, i, -1) if v.dim() else v for k, v in inputs.items()}
-        loss = loss_of(program(rolled))
-        (loss / MICRO_BATCHES).backward()
+        with torch.autocast(half_on or "cpu", torch.float16, enabled=half_on is not None):
+            loss = loss_of(program(rolled))
+        scaled(loss / MICRO_BATCHES).backward()
         losses.append(loss.detach())
     return torch.stack(losses)
 
 
+def optimizer_of(program, kind, lr):
+    unique = {id(p): p for p in program.parameters().values()}.values()
+    unique = [p for p in unique if p.requires_grad]
+    return kind([{"params": [p for p in unique if p.dim() >= 2], "weight_decay": 0.01},
+                 {"params": [p for p in unique if p.dim() < 2], "weight_decay": 0.0}], lr=lr)
+
+
+def train_fp16(program, inputs, device):
+    # Not Adam: where a gradient is all rounding, it divides that by its own size.
+    optimizer = optimizer_of(program, torch.optim.SGD, 1e-2)
+    scaler = torch.amp.GradScaler(device, **SCALER)
+    losses, scales, skipped = [], [], []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        losses.append(step(program, inputs, scaler.scale, device).mean())
+        scales.append(scaler.get_scale())
+        scaler.step(optimizer)
+        scaler.update()
+        skipped.append(float(scaler.get_scale() < scales[-1]))
+    named = program.parameters()
+    grads = {key for key, parameter in named.items() if parameter.grad is not None}
+    result = {f"param.{key}": named[program.trained_name(key, grads)].detach() for key in named}
+    return result | {"losses": torch.stack(losses), "scales": torch.tensor(scales),
+                     "skipped": torch.tensor(skipped)}
+
+
 def train(program, inputs, grads):
     named = program.parameters()
-    unique = [p for p in {id(p): p for p in named.values()}.values() if p.requires_grad]
-    optimizer = torch.optim.AdamW(
-        [{"params": [p for p in unique if p.dim() >= 2], "weight_decay": 0.01},
-         {"params": [p for p in unique if p.dim() < 2], "weight_decay": 0.0}], lr=1e-3)
+    optimizer = optimizer_of(program, torch.optim.AdamW, 1e-3)
     for _ in range(STEPS):
         optimizer.zero_grad()
         step(program, inputs)
@@ -161,9 +199,23 @@ def run(folder, name, dtype, suffix, device, training):
     if training and dtype == torch.float64:
         result |= train(Program(path, dtype, device), inputs, grads)
     torch.set_default_dtype(torch.float32)
+    save(folder, name, suffix, result)
+    print(name, suffix, float(result["loss"]), flush=True)
+
+
+def save(folder, name, suffix, result):
     save_file({k: real(v).cpu().contiguous().clone() for k, v in result.items()},
               str(folder / f"{name}.{suffix}.safetensors"))
-    print(name, suffix, float(result["loss"]), flush=True)
+
+
+def run_fp16(folder, name, suffix, device):
+    inputs = load_file(folder / f"{name}.inputs.safetensors")
+    inputs = {k: v.to(device) for k, v in inputs.items()}
+    program = Program(folder / f"{name}.pt2", torch.float32, device).forget_dtypes()
+    result = train_fp16(program, inputs, device)
+    save(folder, name, suffix, result)
+    print(name, suffix, float(result["losses"][-1]), int(result["skipped"].sum()), "skipped",
+          flush=True)
 
 
 def real(tensor):
@@ -175,6 +227,8 @@ def compare_with(folder, name, device, training):
     where = "" if device == "cpu" else f".{device}"
     run(folder, name, torch.float64, f"f64{where}", device, training)
     run(folder, name, torch.float32, f"f32{where}", device, training)
+    if training:
+        run_fp16(folder, name, f"fp16{where}", device)
 
 
 def main():

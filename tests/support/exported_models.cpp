@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <vector>
@@ -126,6 +127,12 @@ std::unique_ptr<LocalCluster> cluster_of(const Model& model, const RunSpec& spec
   options.runtime.train.lr = 1e-3;
   options.runtime.train.weight_decay = 0.01;
   options.runtime.train.precision = spec.precision;
+  if (spec.precision == Precision::kFp16) {  // as in train_fp16 of reference.py
+    options.runtime.train.optimizer = job::Optimizer::kSgd;
+    options.runtime.train.lr = 1e-2;
+    options.runtime.train.loss_scale.init = 1 << 20;
+    options.runtime.train.loss_scale.growth_interval = 4;
+  }
   options.runtime.train.seed = spec.seed;
   options.runtime.device = spec.device;
   options.runtime.micro_batches = kMicroBatches;
@@ -150,6 +157,54 @@ Tensors train(const Model& model, const RunSpec& spec, int64_t steps) {
   const auto cluster = cluster_of(model, spec, feed);
   for (int64_t step = 0; step < steps; ++step) must(cluster->step(step));
   return cluster->state();
+}
+
+ScaledRun train_fp16(const Model& model, RunSpec spec) {
+  RolledFeed feed(model.inputs);
+  spec.precision = Precision::kFp16;
+  const auto cluster = cluster_of(model, spec, feed);
+  ScaledRun run;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const StepResult told = must(cluster->step(step));
+    run.losses.push_back(told.loss);
+    run.scales.push_back(told.loss_scale);
+    run.skipped.push_back(told.skipped ? 1 : 0);
+  }
+  run.state = cluster->state();
+  return run;
+}
+
+void expect_as_grad_scaler(const ScaledRun& found, const Tensors& truth, double tolerance,
+                           const std::string& what) {
+  const auto row = [&](const char* name) {
+    const at::Tensor tensor = truth.at(name).to(at::kDouble).contiguous();
+    const auto* data = tensor.const_data_ptr<double>();
+    return std::vector<double>(data, data + tensor.numel());
+  };
+  EXPECT_EQ(found.scales, row("scales"));
+  EXPECT_EQ(found.skipped, row("skipped"));
+  const double losses =
+      difference(truth.at("losses"), at::tensor(at::ArrayRef<double>(found.losses), at::kDouble));
+  EXPECT_LE(losses, tolerance);
+  double worst = 0;
+  std::string name_of_worst;
+  const Tensors parameters = part_of(truth, "param.");
+  EXPECT_GT(parameters.size(), 5u);
+  for (const auto& [name, tensor] : parameters) {
+    ASSERT_TRUE(found.state.contains(name)) << name;
+    const double gap = difference(tensor, found.state.at(name));
+    if (gap <= worst) continue;
+    worst = gap;
+    name_of_worst = name;
+  }
+  EXPECT_LE(worst, tolerance) << name_of_worst;
+  const auto skipped = std::count(found.skipped.begin(), found.skipped.end(), 1.0);
+  EXPECT_GT(skipped, 0) << "no step overflowed";
+  std::printf(
+      "%s: %d of %d steps skipped, scale %g at the end; losses differ by %.2g, parameters by %.2g "
+      "(%s)\n",
+      what.c_str(), static_cast<int>(skipped), static_cast<int>(kSteps), found.scales.back(),
+      losses, worst, name_of_worst.c_str());
 }
 
 void expect_equals_f64(const Computed& found, const Tensors& truth) {

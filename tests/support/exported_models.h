@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "executor/feed.h"
 #include "executor/local_cluster.h"
@@ -37,7 +38,7 @@ struct Model {
 // `device` too if not the CPU.
 std::filesystem::path exported(const std::string& name, const std::string& device = "cpu");
 Model load(const std::string& name, bool f64, const std::string& device = "cpu");
-// NAME.KIND.safetensors of reference.py: kind is f64, f32, f64.cuda or f32.cuda.
+// NAME.KIND.safetensors of reference.py: kind is f64, f32, fp16, or one of them and ".cuda".
 Tensors reference(const std::string& name, const std::string& kind);
 // The tensors whose names start with a prefix, without it.
 Tensors part_of(const Tensors& all, const std::string& prefix);
@@ -81,6 +82,17 @@ struct Computed {
 Computed differentiate(const Model& model, RunSpec spec);
 // State after some steps of AdamW.
 Tensors train(const Model& model, const RunSpec& spec, int64_t steps = kSteps);
+
+// The run of reference.py with a GradScaler: as many steps, the same settings.
+struct ScaledRun {
+  std::vector<double> losses, scales, skipped;
+  Tensors state;
+};
+ScaledRun train_fp16(const Model& model, RunSpec spec);
+// Which steps are skipped and every scale exactly; losses and parameters up to a tolerance relative
+// to the largest. what: printed beside the largest difference.
+void expect_as_grad_scaler(const ScaledRun& found, const Tensors& truth, double tolerance,
+                           const std::string& what);
 
 // Loss and every gradient of reference.py's float64 up to 1e-10.
 void expect_equals_f64(const Computed& found, const Tensors& truth);

@@ -107,6 +107,16 @@ TEST_P(GpuEquality, Bf16AutocastIsNearFloat32) {
   }
 }
 
+// Twenty steps against torch.autocast and torch.amp.GradScaler on the card, overflow included.
+TEST_P(GpuEquality, Fp16EqualsAGradScalerOnTheCard) {
+  const Model model = load(GetParam(), false, "cuda");
+  const Tensors truth = reference(GetParam(), "fp16.cuda");
+  for (int32_t stages = 1; stages <= 3; ++stages) {
+    expect_as_grad_scaler(train_fp16(model, {.stages = stages, .device = kCard}), truth, 1e-2,
+                          named(GetParam(), stages, k1F1B) + ", fp16");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, GpuEquality,
                          ::testing::Values("gpt2", "llama", "resnet18", "skips"),
                          [](const auto& info) { return info.param; });

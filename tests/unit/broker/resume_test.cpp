@@ -63,6 +63,16 @@ TEST_F(Resume, OptimizerStateCountsUnderItsParameter) {
   EXPECT_EQ(shards_of(1), (std::vector<std::string>{sha('a'), sha('b'), sha('c')}));
 }
 
+TEST_F(Resume, AStageWithoutWeightsTakesTheLossScalerOfTheSmallestShard) {
+  job_.plan->partition = {2, {0, 0, 0, 0, 1}};  // stage 1 has the loss alone
+  EXPECT_TRUE(shards_of(1).empty());
+  submission_.spec.train.precision = job::Precision::kFp16;
+  job_.checkpoints[10].shards[0].bytes = 3;
+  job_.checkpoints[10].shards[2].bytes = 2;
+  EXPECT_EQ(shards_of(1), (std::vector<std::string>{sha('b')}));
+  EXPECT_EQ(shards_of(0).size(), 3u);
+}
+
 TEST_F(Resume, StartingWeightsAreSentOnlyWhereTheyAreTaken) {
   submission_.init = {sha('d'), 1u << 30, ""};
   const auto sent = [&](int32_t stage) {

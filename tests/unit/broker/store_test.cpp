@@ -114,5 +114,25 @@ TEST(StepLog, ReleasesARowWhenEveryStageAndTheDueEvaluationAreThere) {
   EXPECT_EQ(log.take(true).size(), 1u);
 }
 
+TEST(StepLog, TheRateStandsStillWhileStepsAreSkipped) {
+  job::TrainSpec train;
+  train.steps = 8;
+  train.warmup_steps = 8;
+  train.lr = 8;
+  StepLog log(train, 1, false);
+  log.add_step(0, step_event(3, 1));
+  job::WorkerEvent scaled = step_event(5, 1);
+  scaled.loss_scale = 32768;
+  scaled.skipped_steps = 2;
+  log.add_step(0, scaled);
+  const auto rows = log.take(true);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].second["lr"], 3);
+  EXPECT_FALSE(rows[0].second.contains("loss_scale"));
+  EXPECT_EQ(rows[1].second["lr"], 3);
+  EXPECT_EQ(rows[1].second["loss_scale"], 32768);
+  EXPECT_EQ(rows[1].second["skipped_steps"], 2);
+}
+
 }  // namespace
 }  // namespace weft::broker

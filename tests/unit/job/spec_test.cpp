@@ -178,7 +178,15 @@ TEST(Spec, EachValueIsChecked) {
                           "train.momentum=1.0",
                           "train.seed=-1",
                           "train.optimizer=adagrad",
-                          "train.precision=fp16",
+                          "train.precision=fp8",
+                          "train.loss_scale.init=0",
+                          "train.loss_scale.init=1e39",
+                          "train.loss_scale.growth_factor=1",
+                          "train.loss_scale.backoff_factor=1",
+                          "train.loss_scale.backoff_factor=0",
+                          "train.loss_scale.growth_interval=0",
+                          "train.loss_scale.growth_interval=0.5",
+                          "train.loss_scale=65536",
                           "pipeline.stages=0",
                           "pipeline.stages=many",
                           "pipeline.schedule=zb",
@@ -218,6 +226,20 @@ TEST(Spec, KeysThatContradictEachOtherAreRefused) {
   EXPECT_ERROR("no evaluation data", kSmall, {"train.eval_every=5"});
   EXPECT_ERROR("frozen", kSmall, {"group=[{match=\"*\", frozen=true, lr=0.1}]"});
   EXPECT_ERROR("nothing to train on", kSmall, {"data.train=\"\""});
+}
+
+TEST(Spec, LossScalingIsOfFp16) {
+  const JobSpec standard = *parse(kSmall, {"train.precision=fp16"});
+  EXPECT_EQ(standard.train.precision, Precision::kFp16);
+  EXPECT_EQ(standard.train.loss_scale, (LossScaleSpec{65536, 2, 0.5, 2000}));
+  const JobSpec own =
+      *parse(kSmall, {"train.precision=fp16", "train.loss_scale={init=8.0, growth_interval=5}"});
+  EXPECT_EQ(own.train.loss_scale, (LossScaleSpec{8, 2, 0.5, 5}));
+  EXPECT_EQ(spec_from_json(spec_to_json(own))->train.loss_scale, own.train.loss_scale);
+  EXPECT_ERROR("no meaning with train.precision = \"bf16\"", kSmall,
+               {"train.precision=bf16", "train.loss_scale.init=8.0"});
+  EXPECT_ERROR("did you mean \"train.loss_scale.init\"", kSmall,
+               {"train.precision=fp16", "train.loss_scale.initial=8.0"});
 }
 
 TEST(Spec, ArraysReplaceTokens) {

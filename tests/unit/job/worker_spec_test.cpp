@@ -132,6 +132,8 @@ TEST(WorkerEventJson, RoundTripsWithNan) {
   event.step = 7;
   event.loss = std::nan("");
   event.grad_norm = 1.5;
+  event.loss_scale = 1024;
+  event.skipped_steps = 2;
   event.edge_bytes = {{0, 10}, {12, int64_t{1} << 40}};
   event.message = "bad \xff byte";
   Result<json> line = parse_json(json_line(event_to_json(event)), "line");
@@ -141,6 +143,8 @@ TEST(WorkerEventJson, RoundTripsWithNan) {
   EXPECT_EQ(again->kind, event.kind);
   EXPECT_TRUE(std::isnan(again->loss));
   EXPECT_EQ(again->accuracy, -1);
+  EXPECT_EQ(again->loss_scale, 1024);
+  EXPECT_EQ(again->skipped_steps, 2);
   EXPECT_EQ(again->edge_bytes, event.edge_bytes);
   EXPECT_FALSE(event_from_json(json{{"type", "dance"}}).ok());
   EXPECT_FALSE(event_from_json(json{{"type", "step"}, {"edge_bytes", {{"x", 1}}}}).ok());
