@@ -10,8 +10,8 @@
 
 #include "base/clock.h"
 #include "executor/check_inputs.h"
+#include "executor/device_memory.h"
 #include "executor/local_cluster.h"
-#include "executor/worker_loop.h"
 #include "opdag/derive.h"
 #include "opdag/import.h"
 

@@ -8,31 +8,11 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/os/own_process.h"
 #include "executor/checkpoint.h"
-#include "executor/convert.h"
+#include "executor/device_memory.h"
 #include "executor/worker_goodbye.h"
 
-// After the others: the allocator statistics of whatever accelerator is there.
-#include <ATen/DeviceAccelerator.h>
-
 namespace weft::executor {
-
-int64_t peak_memory_bytes(const std::string& device) {
-  if (device.starts_with("cuda")) {
-    try {
-      const c10::Device card(device);
-      const auto stats =
-          at::getDeviceAllocator(card.type())
-              ->getDeviceStats(card.has_index() ? card.index() : c10::DeviceIndex{0});
-      constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-      return stats.reserved_bytes[kAll].peak;
-    } catch (const std::exception& error) {
-      log_debug("no memory statistics of {}: {}", device, exception_text(error));
-    }
-  }
-  return os::peak_resident_bytes();
-}
 
 Boundary boundary_at(const job::TrainSpec& train, int64_t done, bool evaluates) {
   const bool last = done >= train.steps;

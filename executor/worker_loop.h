@@ -64,7 +64,4 @@ class TrainingLoop {
   std::map<uint32_t, int64_t> sent_bytes_;  // as of the last report
 };
 
-// Largest memory so far: resident set, or of the card where the stage runs on one.
-int64_t peak_memory_bytes(const std::string& device);
-
 }  // namespace weft::executor

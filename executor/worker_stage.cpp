@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "base/os/file.h"
-#include "base/os/process.h"
 #include "executor/checkpoint.h"
 #include "opdag/cut_eval.h"
 #include "opdag/derive.h"
@@ -141,7 +140,7 @@ RuntimeOptions runtime_options(const job::WorkerSpec& spec, const BatchShape& ba
 
 }  // namespace
 
-Result<StageFiles> load_stage_files(const job::WorkerSpec& spec) {
+Result<StageFiles> load_stage_files(const job::WorkerSpec& spec, const CardMemory& of_card) {
   StageFiles files;
   const bool promote = spec.spec.train.precision == job::Precision::kFp64;
   WEFT_TRY(files.graph, load_graph(spec.graph, "training graph", promote));
@@ -152,7 +151,7 @@ Result<StageFiles> load_stage_files(const job::WorkerSpec& spec) {
   WEFT_TRY(files.links, plan_links(files.graph, files.eval_graph, spec.plan, spec.stage,
                                    files.batch.micro_batches));
   WEFT_TRY(const auto eval, opdag::eval_partition(files.graph, partition, files.eval_graph));
-  const uint64_t memory = os::total_memory_bytes();
+  WEFT_TRY(const uint64_t memory, total_memory_bytes(spec.device, of_card));
   WEFT_TRY_STATUS(add_inputs(files.graph, partition, spec.stage, memory, files.inputs));
   if (const int32_t mine = eval.stage_of(spec.stage); mine != opdag::kNone) {
     WEFT_TRY_STATUS(add_inputs(files.eval_graph, eval.partition, mine, memory, files.inputs));

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "executor/device_memory.h"
 #include "executor/feed_job.h"
 #include "executor/stage_runtime.h"
 #include "executor/worker_links.h"
@@ -20,7 +21,9 @@ struct StageFiles {
   WorkerLinks links;
   std::set<std::string> inputs;  // user inputs this stage reads
 };
-Result<StageFiles> load_stage_files(const job::WorkerSpec& spec);
+// kTooLarge: the stage cannot fit in the memory where it is to compute.
+Result<StageFiles> load_stage_files(const job::WorkerSpec& spec,
+                                    const CardMemory& of_card = card_memory_bytes);
 
 struct LoadedStage {
   std::unique_ptr<Feed> feed;

@@ -297,10 +297,6 @@ TEST(Goodbye, TheLastFlushEndsWithTheLinkOrByAStop) {
   EXPECT_EQ(stopped.calls, 2);
 }
 
-TEST(WorkerLoop, MemoryIsCounted) {
-  EXPECT_GT(peak_memory_bytes("cpu"), 1 << 20);
-}
-
 TEST(Goodbye, AStoppedWorkerDoesNotWait) {
   net::SimNetwork network(2, {});
   WorkerControl control;
