@@ -51,7 +51,11 @@ class CardTransfer final : public Transfer {
       : device_(device),
         guard_(device.type()),
         out_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
-        in_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)) {}
+        in_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)) {
+    // Pinned memory is made in the context of the thread's card: a second context on card 0 would
+    // cost its memory.
+    guard_.setDevice(device);
+  }
 
   at::Tensor host_bytes(int64_t size) override {
     return at::empty({size}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));

@@ -92,13 +92,15 @@ run_tests() {
   # The real worker, jailed, as a daemon starts it.
   WEFT_TEST_DEVICE=cuda:0 WEFT_BIN_DIR=$build/bin WEFT_SOURCE_DIR=$root "$python" -m pytest -q \
     tests/integration/worker_test.py -k "one_stage_learns or resume_with or lost_daemon" || failed=1
+  # Two workers on one card, and on two where there are two.
+  WEFT_BIN_DIR=$build/bin WEFT_SOURCE_DIR=$root "$python" -m pytest -q -rsP tests/gpu || failed=1
   return $failed
 }
 
 if [[ $parts == *" tests "* ]]; then
   log=$results/gpu-$slug-tests.txt
   run_tests >"$log" 2>&1 || status=1
-  grep -E '^\[  (FAILED|PASSED|SKIPPED)|^\[==|differ|bf16|Failure|rror' "$log" | tail -90
+  grep -E '^\[  (FAILED|PASSED|SKIPPED)|^\[==|differ|bf16|fp16|SKIPPED|passed|Failure|rror' "$log" | tail -90
 fi
 if [[ $parts == *" bench "* ]]; then
   # shellcheck disable=SC2086

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 import torch
 
-from worker_test import WORKER
+from worker_cluster import WORKER
 
 pytestmark = pytest.mark.skipif(not os.path.exists(WORKER), reason=f"{WORKER} is not built")
 MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 
-from worker_test import WORKER, Cluster, data, folder, job, model  # noqa: F401
+from worker_cluster import WORKER, Cluster, job
+from worker_test import data, folder, model  # noqa: F401
 
 pytestmark = pytest.mark.skipif(not os.path.exists(WORKER), reason=f"{WORKER} is not built")
 
