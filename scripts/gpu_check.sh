@@ -2,6 +2,8 @@
 # On a machine with a CUDA card: builds the worker with CUDA, runs the tests of tests/gpu/ and
 # bench/executor, and writes what they say to $OUT, or to docs/results/ under the card's name.
 #   scripts/gpu_check.sh [build|tests|bench]...   all three by default
+#   scripts/gpu_check.sh opdb                     every allowed operator on the card against PyTorch's
+#                                                 there; after build; six minutes on 16 cores
 #   scripts/gpu_check.sh carry                    fills .gpu-carry/ with files of Debian packages, for
 #                                                 a machine that has a compiler, CMake, ninja, Boost,
 #                                                 OpenSSL, GoogleTest and PyTorch and can install
@@ -29,9 +31,12 @@ fill_carry() {
   rm -rf "$carry" && mkdir -p "$carry"
   for package in "$folder"/*.deb; do dpkg -x "$package" "$carry"; done
   rm -rf "$folder" "$carry"/usr/share/{doc,man} "$carry"/usr/bin
-  # Other versions of transformers export other graphs.
-  "$python" -m pip download -q --no-deps -d "$carry/wheels" \
-    "$(sed -n 's/^pip \(transformers==.*\)/\1/p' scripts/dependencies.txt)"
+  # Other versions of transformers export other graphs; PyTorch's operator database needs expecttest.
+  local pinned
+  for pinned in transformers expecttest; do
+    "$python" -m pip download -q --no-deps -d "$carry/wheels" \
+      "$(sed -n "s/^pip \($pinned==.*\)/\1/p" scripts/dependencies.txt)"
+  done
   "$python" -m pip download -q -d "$carry/wheels" \
     "$(sed -n 's/^pip \(pytest==.*\)/\1/p' scripts/dependencies.txt)"
   # Links to libraries of packages that were left out.
@@ -101,6 +106,37 @@ if [[ $parts == *" tests "* ]]; then
   log=$results/gpu-$slug-tests.txt
   run_tests >"$log" 2>&1 || status=1
   grep -E '^\[  (FAILED|PASSED|SKIPPED)|^\[==|differ|bf16|fp16|SKIPPED|passed|Failure|rror' "$log" | tail -90
+fi
+# Cases and PyTorch's numbers on the card: one process a core, each with a part of the operators. What
+# they have after WEFT_OP_DB_EXPORT_SECONDS is lost: such a shard is named. Then one run over all.
+run_opdb() {
+  local cases=$build/op-db shards failed=0 names= i
+  shards=$(nproc)
+  [ "$shards" -gt 16 ] && shards=16
+  rm -rf "$cases" && mkdir -p "$cases"
+  for ((i = 0; i < shards; ++i)); do
+    OMP_NUM_THREADS=1 timeout "${WEFT_OP_DB_EXPORT_SECONDS:-150}" "$python" \
+      tests/models/op_db_export.py --out "$cases/$i" --limit-per-overload 1 \
+      --device "${WEFT_OP_DB_DEVICE:-cuda:0}" --shard "$i/$shards" >"$cases/$i.log" 2>&1 &
+  done
+  wait
+  for ((i = 0; i < shards; ++i)); do
+    if [ -f "$cases/$i/cases.json" ]; then
+      names=$names${names:+:}$cases/$i
+    else
+      echo "shard $i of $shards made no cases: $(tail -1 "$cases/$i.log")"
+      failed=1
+    fi
+  done
+  WEFT_OP_DB_SHARDS=$names WEFT_OP_DB_SECONDS=${WEFT_OP_DB_SECONDS:-180} \
+    "$build/tests/gpu_executor_test" --gtest_filter='GpuOperatorDatabase*' || failed=1
+  return $failed
+}
+
+if [[ $parts == *" opdb "* ]]; then
+  log=$results/gpu-$slug-opdb.txt
+  run_opdb >"$log" 2>&1 || status=1
+  grep -E '^torch |^shard|^\[  (FAILED|PASSED|SKIPPED)|: loss |: gradient|the cut' "$log" | tail -60
 fi
 if [[ $parts == *" bench "* ]]; then
   # shellcheck disable=SC2086

@@ -7,6 +7,7 @@ gradient of the anchor says what the outputs were even where no gradient passes 
 """
 import torch
 from torch import nn
+from torch.export.passes import move_to_device_pass
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -121,6 +122,25 @@ class Case(nn.Module):
                     raise Unusable("its gradient is not finite")
                 result[f"grad.{name}"] = parameter.grad.clone()
         return result
+
+
+def gradients_on(program, device):
+    """Loss and gradients of an exported case on another device."""
+    module = move_to_device_pass(program, device).module()
+    for node in module.graph.nodes:
+        # As weft does: a view that fitted the memory of the CPU's kernels need not fit the card's.
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
+    module.recompile()
+    loss = module()["loss"]
+    loss.backward()
+    result = {"loss": loss}
+    for name, parameter in module.named_parameters():
+        if parameter.grad is not None:
+            result[f"grad.{name}"] = parameter.grad
+    if not all(torch.isfinite(t).all() for t in result.values()):
+        raise Unusable("its loss or gradient is not finite there")
+    return {key: tensor.detach().cpu().clone() for key, tensor in result.items()}
 
 
 def shapes_of(args, kwargs):

@@ -7,7 +7,11 @@ samples of their family, then the samples of op_db_extra.py. A sample becomes a 
 an allowed overload that fewer than N cases of other shapes hold yet. Writes into DIR:
 NAME.pt2, reference.safetensors (NAME/loss, NAME/grad.<parameter>) and cases.json, which also tells
 the overloads that no case holds and why, and the refused operators that op_db contains.
+With --device cuda the numbers are those of PyTorch on the card, of the exported program moved there;
+what PyTorch cannot run there is told in the case's `unavailable`. --shard I/N takes one of N parts of
+op_db, the overloads and our own samples, for N processes at once.
 Usage: op_db_export.py --out DIR [--limit-per-overload N] [--seed S] [--all] [--only TEXT]
+                       [--device DEVICE] [--shard I/N]
 """
 import argparse
 import collections
@@ -102,8 +106,8 @@ def forms_of(op):
             yield alias.name + "_inplace", alias.inplace_variant
 
 
-def candidates_of_op_db(only, main_dtype):
-    for op in op_db:
+def candidates_of_op_db(only, main_dtype, shard):
+    for op in shard.part_of(op_db):
         if only not in op.name:
             continue
         dtypes = dtypes_of(op)
@@ -154,11 +158,19 @@ def direct_candidates(name):
                 yield Candidate("aten." + name, "direct", call, args, kwargs)
 
 
+class Shard:
+    def __init__(self, text):
+        self.index, self.count = (int(part) for part in text.split("/"))
+
+    def part_of(self, items):
+        return itertools.islice(items, self.index, None, self.count)
+
+
 class Collection:
     """The cases taken so far and what they hold."""
 
-    def __init__(self, folder, limit, seed):
-        self.folder, self.limit, self.seed = folder, limit, seed
+    def __init__(self, folder, limit, seed, device):
+        self.folder, self.limit, self.seed, self.device = folder, limit, seed, device
         self.rows = allowed_rows()
         self.cases, self.reference = [], {}
         self.held = collections.Counter()
@@ -216,11 +228,17 @@ class Collection:
         name = f"{candidate.family}.{self.names[candidate.family]}"
         torch.export.save(program, self.folder / f"{name}.pt2")
         drawn = any(self.draws(o) for o in between)
+        unavailable = ""
+        if self.device != "cpu":
+            try:
+                truth = op_db_case.gradients_on(program, self.device)
+            except Exception as error:  # noqa: BLE001  PyTorch has no kernel, or a cut-out of one
+                truth, unavailable = {}, f"{type(error).__name__}: {error}".splitlines()[0][:200]
         for key, tensor in truth.items():
             self.reference[f"{name}/{key}"] = tensor.contiguous()
         self.cases.append({"name": name, "form": candidate.form, "overloads": sorted(between),
                            "before": before, "after": after, "random": drawn,
-                           "narrow": case.narrow})
+                           "narrow": case.narrow, "unavailable": unavailable})
         return between
 
     def draws(self, name):
@@ -242,7 +260,7 @@ class Collection:
         return summary
 
 
-def collect(collection, only):
+def collect(collection, only, shard):
     started = time.monotonic()
 
     def tell(stage):
@@ -251,17 +269,18 @@ def collect(collection, only):
 
     # One case an overload: what other dtypes alone hold, the direct calls find faster.
     for main_dtype in (True,) if collection.limit == 1 else (True, False):
-        for candidate in candidates_of_op_db(only, main_dtype):
+        for candidate in candidates_of_op_db(only, main_dtype, shard):
             collection.consider(candidate)
         tell("op_db, main dtype" if main_dtype else "op_db, other dtypes")
+    own_rows = set(shard.part_of(sorted(collection.rows)))
     for name in collection.missing():
-        if only in name:
+        if only in name and name in own_rows:
             for candidate in direct_candidates(name):
                 if collection.held[name]:
                     break
                 collection.consider(candidate)
     tell("overloads called directly")
-    for name, call, args, kwargs in op_db_extra.samples():
+    for name, call, args, kwargs in shard.part_of(op_db_extra.samples()):
         if only in name:
             collection.consider(Candidate("aten." + name, "extra", call, args, kwargs))
     tell("samples of our own")
@@ -274,6 +293,8 @@ def main():
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--all", action="store_true", help="every sample that differs in shape")
     parser.add_argument("--only", default="", help="entries and overloads whose name holds this")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--shard", type=Shard, default=Shard("0/1"), help="I/N: one of N parts")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -283,8 +304,8 @@ def main():
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     limit = 1_000_000 if options.all else options.limit_per_overload
-    collection = Collection(options.out, limit, options.seed)
-    collect(collection, options.only)
+    collection = Collection(options.out, limit, options.seed, options.device)
+    collect(collection, options.only, options.shard)
     summary = collection.write()
     print(f"{len(collection.rows)} overloads allowed, "
           f"{len(collection.rows) - len(summary['missing'])} in cases, "

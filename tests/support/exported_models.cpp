@@ -13,17 +13,13 @@
 #include "job/safetensors.h"
 #include "opdag/derive.h"
 #include "opdag/import.h"
+#include "tests/support/op_db.h"
 
 namespace weft::executor::testing {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string from_environment(const char* name, const std::string& otherwise) {
-  const char* value = std::getenv(name);
-  return value != nullptr && *value != '\0' ? value : otherwise;
-}
 
 fs::path make_models(const std::string& set, const std::string& device) {
   const std::string given = from_environment("WEFT_MODELS", "");
