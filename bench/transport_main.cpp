@@ -277,15 +277,19 @@ Result<json> receive_weft(const Options& o) {
   }
   for (auto& thread : threads) thread.join();
   json sum;
+  int64_t bytes = 0;
+  double rate = 0;
   for (auto& one : found) {
     if (!one->ok()) return std::move(*one).error();
     const json& j = one->value();
-    if (sum.is_null()) {
-      sum = j;
-    } else {  // CPU seconds are of the process, not of the stage
-      sum["bytes"] = sum["bytes"].get<int64_t>() + j["bytes"].get<int64_t>();
-    }
+    if (sum.is_null()) sum = j;  // CPU seconds are of the process, not of the stage
+    bytes += j["bytes"].get<int64_t>();
+    const double seconds = j["seconds"].get<double>();
+    if (seconds > 0) rate += static_cast<double>(j["bytes"].get<int64_t>()) / seconds;
   }
+  // Each stage's clock starts and ends with a message of its own: rates add up, seconds do not.
+  sum["bytes"] = bytes;
+  if (rate > 0) sum["seconds"] = static_cast<double>(bytes) / rate;
   return sum;
 }
 

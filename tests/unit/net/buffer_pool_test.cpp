@@ -51,11 +51,6 @@ TEST(BufferPool, IdleStorageIsGivenBackBetweenOneAndTwoTrims) {
   EXPECT_EQ(pool.idle_bytes(), 0u);
 }
 
-TEST(BufferPool, NoMemoryIsNull) {
-  BufferPool pool;
-  EXPECT_FALSE(pool.take(uint64_t{1} << 62));
-}
-
 TEST(BufferPool, StorageOutlivesThePool) {
   std::shared_ptr<std::byte> storage;
   {
