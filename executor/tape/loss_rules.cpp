@@ -37,7 +37,7 @@ Backward mse(Call& call) {
 }
 
 constexpr Rule kRules[] = {
-    {"aten::cross_entropy_loss", cross_entropy, Autocast::kFloat},
+    {"aten::cross_entropy_loss", cross_entropy, Autocast::kFloat, "aten::nll_loss"},
     {"aten::mse_loss", mse, Autocast::kFloat},
 };
 

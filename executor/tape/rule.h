@@ -51,6 +51,7 @@ struct Rule {
   std::string_view op;  // "aten::add.Tensor"
   Backward (*run)(Call&);
   Autocast autocast = Autocast::kNone;
+  std::string_view part = {};  // an operator it is made of: autocast may know that one alone
 };
 
 // nullptr: none.

@@ -72,6 +72,11 @@ Plan make_plan(const c10::OperatorHandle& op, std::string_view name, at::DeviceT
   const c10::DispatchKey key =
       device == at::kCPU ? c10::DispatchKey::AutocastCPU : c10::DispatchKey::AutocastCUDA;
   plan.autocast = op.hasKernelForDispatchKey(key);
+  if (plan.rule != nullptr && !plan.rule->part.empty()) {
+    const auto part =
+        c10::Dispatcher::singleton().findSchemaOrThrow(std::string(plan.rule->part).c_str(), "");
+    plan.autocast = plan.autocast || part.hasKernelForDispatchKey(key);
+  }
   return plan;
 }
 

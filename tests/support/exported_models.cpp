@@ -99,12 +99,12 @@ Tensors part_of(const Tensors& all, const std::string& prefix) {
   return part;
 }
 
-double difference(const at::Tensor& truth, const at::Tensor& found) {
+double difference(const at::Tensor& truth, const at::Tensor& found, double least) {
   const at::Tensor a = parts(truth).to(at::kCPU, at::kDouble);
   const at::Tensor b = parts(found).to(at::kCPU, at::kDouble);
   if (a.sizes() != b.sizes()) return std::numeric_limits<double>::infinity();
   if (a.numel() == 0) return 0;
-  const double scale = a.abs().max().item<double>();
+  const double scale = std::max(a.abs().max().item<double>(), least);
   const double gap = (a - b).abs().max().item<double>();
   return scale > 0 ? gap / scale : gap;
 }

@@ -43,9 +43,9 @@ Tensors reference(const std::string& name, const std::string& kind);
 // The tensors whose names start with a prefix, without it.
 Tensors part_of(const Tensors& all, const std::string& prefix);
 
-// The largest difference, relative to the largest magnitude of the truth. Complex tensors may stand
-// for themselves or as pairs of their parts.
-double difference(const at::Tensor& truth, const at::Tensor& found);
+// The largest difference, relative to the largest magnitude of the truth, or to `least` where that
+// is larger. Complex tensors may stand for themselves or as pairs of their parts.
+double difference(const at::Tensor& truth, const at::Tensor& found, double least = 0);
 
 // Micro-batches that differ, the same ones every step: the model's inputs, rolled along the last
 // dimension by the number of the micro-batch. reference.py does so too and says why.

@@ -30,6 +30,11 @@ TEST_P(GpuZoo, LossAndGradientsOfPyTorchOnTheCard) {
   const Tensors truth = reference(name(), "f64.cuda");
   const double loss = truth.at("loss").item<double>();
   const Tensors gradients = part_of(truth, "grad.");
+  // The gradient of a key's bias is zero but for rounding: nothing to be compared with itself.
+  double largest = 0;
+  for (const auto& [key, tensor] : gradients) {
+    if (tensor.numel() > 0) largest = std::max(largest, tensor.abs().max().item<double>());
+  }
   for (const int32_t stages : {1, 3}) {
     SCOPED_TRACE(stages);
     const Computed found =
@@ -40,7 +45,7 @@ TEST_P(GpuZoo, LossAndGradientsOfPyTorchOnTheCard) {
     double worst = 0;
     for (const auto& [key, tensor] : gradients) {
       ASSERT_TRUE(found.gradients.contains(key)) << key;
-      const double gap = difference(tensor, found.gradients.at(key));
+      const double gap = difference(tensor, found.gradients.at(key), 1e-6 * largest);
       EXPECT_LE(gap, kTolerance) << key;
       worst = std::max(worst, gap);
     }
