@@ -57,8 +57,10 @@ Backward batch_norm(Call& call) {
   call.give(y);
   return [=, saved_mean = saved_mean, saved_variance = saved_variance, reserve = reserve,
           kind = kind](Tensors& results, const Mask& wanted, Tensors& arguments) {
+    // cuDNN takes no gradient that lies otherwise.
+    const at::Tensor gradient = results[0].contiguous(x.suggest_memory_format());
     std::tie(arguments[0], arguments[1], arguments[2]) = at::_batch_norm_impl_index_backward(
-        kind, x, results[0], weight, mean, variance, saved_mean, saved_variance, training, eps,
+        kind, x, gradient, weight, mean, variance, saved_mean, saved_variance, training, eps,
         {wanted[0], wanted[1], wanted[2]}, reserve);
   };
 }
