@@ -61,20 +61,20 @@ struct CapturedProgram::Pass {
 
 class CapturedProgram::PassRecording final : public Recording {
  public:
-  PassRecording(Pass& pass, const std::vector<bool>& stable) : pass_(pass), stable_(stable) {}
+  PassRecording(CapturedProgram& owner, Pass& pass, const RunContext& context)
+      : owner_(owner), pass_(pass), context_(context) {}
   ~PassRecording() override { pass_.busy = false; }
 
   bool borrows() const override { return true; }
 
   std::vector<at::Tensor> backward(std::vector<Seed> seeds) override {
     if (!pass_.backward) {
-      for (const Seed& seed : seeds) {
-        pass_.seeds.push_back({seed.tap, seed.index, at_fixed_place(seed.gradient)});
+      try {
+        capture(seeds);
+      } catch (const std::exception& error) {
+        owner_.give_up(exception_text(error));
+        return owner_.backward_again(pass_, context_, std::move(seeds));
       }
-      std::unique_ptr<Recording> tape = std::move(pass_.values.recording);
-      pass_.backward = pass_.space->capture(
-          [&] { pass_.gradients = tape->backward(std::vector<Seed>(pass_.seeds)); });
-      pass_.lent = lendable(pass_.gradients, stable_);
     } else {
       fill(seeds);
     }
@@ -87,6 +87,16 @@ class CapturedProgram::PassRecording final : public Recording {
   }
 
  private:
+  void capture(const std::vector<Seed>& seeds) {
+    for (const Seed& seed : seeds) {
+      pass_.seeds.push_back({seed.tap, seed.index, at_fixed_place(seed.gradient)});
+    }
+    const std::unique_ptr<Recording> tape = std::move(pass_.values.recording);
+    pass_.backward = pass_.space->capture(
+        [&] { pass_.gradients = tape->backward(std::vector<Seed>(pass_.seeds)); });
+    pass_.lent = lendable(pass_.gradients, owner_.stable_);
+  }
+
   // Which gradients arrive is a matter of the graph, the same for every micro-batch.
   void fill(const std::vector<Seed>& seeds) {
     TORCH_CHECK(seeds.size() == pass_.seeds.size(), "other gradients arrived than were captured");
@@ -99,13 +109,27 @@ class CapturedProgram::PassRecording final : public Recording {
     }
   }
 
+  CapturedProgram& owner_;
   Pass& pass_;
-  const std::vector<bool>& stable_;
+  RunContext context_;
 };
 
 CapturedProgram::CapturedProgram(const Program& program, at::Device device,
                                  std::vector<bool> stable)
-    : program_(program), device_(device), stable_(std::move(stable)) {}
+    : CapturedProgram(
+          program,
+          [device] {
+            auto space = GraphSpace::make(device);
+            // Graphs have memory of their own; what plain runs left in the cache would stand beside
+            // it.
+            if (space != nullptr) at::accelerator::emptyCache();
+            return space;
+          },
+          std::move(stable)) {}
+
+CapturedProgram::CapturedProgram(const Program& program, MakeSpace make_space,
+                                 std::vector<bool> stable)
+    : program_(program), make_space_(std::move(make_space)), stable_(std::move(stable)) {}
 
 CapturedProgram::~CapturedProgram() = default;
 
@@ -133,9 +157,7 @@ Result<Program::Values> CapturedProgram::run(std::vector<at::IValue> inputs,
   if (pass == nullptr) {
     passes_.emplace_back();
     pass = &passes_.back();
-    pass->space = GraphSpace::make(device_);
-    // Graphs have memory of their own; what plain runs left in the cache would stand beside it.
-    if (pass->space != nullptr) at::accelerator::emptyCache();
+    pass->space = make_space_();
     if (pass->space != nullptr) return capture(*pass, std::move(inputs), context);
     passes_.pop_back();
     usable_ = false;
@@ -144,7 +166,7 @@ Result<Program::Values> CapturedProgram::run(std::vector<at::IValue> inputs,
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!stable_[i]) pass->inputs[i].copy_(inputs[i].toTensor());
   }
-  return replay(*pass);
+  return replay(*pass, context);
 }
 
 Result<Program::Values> CapturedProgram::capture(Pass& pass, std::vector<at::IValue> inputs,
@@ -169,17 +191,30 @@ Result<Program::Values> CapturedProgram::capture(Pass& pass, std::vector<at::IVa
     failure = make_error(Code::kInternal, exception_text(error));
   }
   if (failure) {
-    spdlog::warn("this stage is not captured as a CUDA graph, it runs kernel by kernel: {}",
-                 failure->message);
-    usable_ = false;
+    give_up(failure->message);
     passes_.pop_back();
     return program_.run(std::move(inputs), context);
   }
-  return replay(pass);
+  return replay(pass, context);
+}
+
+void CapturedProgram::give_up(const std::string& reason) {
+  if (!std::exchange(usable_, false)) return;
+  spdlog::warn("this stage is not captured as a CUDA graph, it runs kernel by kernel: {}", reason);
+}
+
+// The pass still has its inputs; buffers have been updated by its forward.
+std::vector<at::Tensor> CapturedProgram::backward_again(const Pass& pass, const RunContext& context,
+                                                        std::vector<Seed> seeds) {
+  RunContext again = context;
+  again.write_buffers = false;
+  auto values = program_.run({pass.inputs.begin(), pass.inputs.end()}, again);
+  TORCH_CHECK(values.ok(), values.ok() ? std::string() : values.error().message);
+  return values->recording->backward(std::move(seeds));
 }
 
 // What is given away is copied: the next replay may come before all readers are done.
-Program::Values CapturedProgram::replay(Pass& pass) {
+Program::Values CapturedProgram::replay(Pass& pass, const RunContext& context) {
   pass.busy = true;
   pass.forward->replay();
   Program::Values values;
@@ -187,7 +222,7 @@ Program::Values CapturedProgram::replay(Pass& pass) {
     values.outputs.push_back(output.isTensor() ? at::IValue(output.toTensor().clone()) : output);
   }
   for (const at::Tensor& tap : pass.values.taps) values.taps.push_back(tap.clone());
-  values.recording = std::make_unique<PassRecording>(pass, stable_);
+  values.recording = std::make_unique<PassRecording>(*this, pass, context);
   return values;
 }
 

@@ -4,8 +4,10 @@
 // values. Compute thread only.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "executor/capture/graph_space.h"
@@ -18,10 +20,14 @@ class CapturedProgram {
   // stable: inputs whose memory stays where it is, weights say; others are copied to a fixed place.
   // The program must be capturable (capturable.h) and outlive this.
   CapturedProgram(const Program& program, at::Device device, std::vector<bool> stable);
+  // Graphs of another kind, for tests.
+  using MakeSpace = std::function<std::unique_ptr<GraphSpace>()>;
+  CapturedProgram(const Program& program, MakeSpace make_space, std::vector<bool> stable);
   ~CapturedProgram();
 
   // As Program::run. The recording's gradients of stable inputs are written again by a later run:
-  // Recording::borrows() says so. A capture that fails is told once; what follows runs plainly.
+  // Recording::borrows() says so. A capture that fails is told once; it and what follows run
+  // plainly.
   Result<Program::Values> run(std::vector<at::IValue> inputs, const RunContext& context);
 
   size_t passes() const { return passes_.size(); }
@@ -34,10 +40,13 @@ class CapturedProgram {
   Pass* free_pass(const std::vector<at::IValue>& inputs);
   Result<Program::Values> capture(Pass& pass, std::vector<at::IValue> inputs,
                                   const RunContext& context);
-  Program::Values replay(Pass& pass);
+  Program::Values replay(Pass& pass, const RunContext& context);
+  std::vector<at::Tensor> backward_again(const Pass& pass, const RunContext& context,
+                                         std::vector<Seed> seeds);
+  void give_up(const std::string& reason);
 
   const Program& program_;
-  at::Device device_;
+  MakeSpace make_space_;
   std::vector<bool> stable_;
   std::list<Pass> passes_;
   int runs_ = 0;

@@ -1,0 +1,67 @@
+// Captures that fail: the step goes on with the numbers of a plain run. Graphs that work need a
+// card: tests/gpu/executor/capture_test.cpp.
+#include "executor/capture/captured_program.h"
+
+#include <stdexcept>
+
+#include "tests/unit/executor/runtime_support.h"
+
+namespace weft::executor::testing {
+namespace {
+
+using opdag::testing::GraphBuilder;
+
+// Runs what it captures, once; the capture of number `fails` throws half way.
+class FailingSpace final : public GraphSpace {
+ public:
+  explicit FailingSpace(int fails) : fails_(fails) {}
+  std::unique_ptr<DeviceGraph> capture(const std::function<void()>& work) override {
+    class Done final : public DeviceGraph {
+      void replay() override {}
+    };
+    work();
+    if (captures_++ == fails_) throw std::runtime_error("operation not permitted while capturing");
+    return std::make_unique<Done>();
+  }
+
+ private:
+  int fails_, captures_ = 0;
+};
+
+TEST(CapturedProgram, WhereACaptureFailsTheStepGoesOnPlainly) {
+  GraphBuilder b;
+  const auto x = b.input("x", {4, 8});
+  const auto w = b.parameter("w", {8, 8});
+  const auto y = b.mean(b.tanh(b.linear(x, w)));
+  const opdag::Graph graph = must(b.build());
+  ProgramSpec spec;
+  spec.nodes = {0, 1, 2};
+  spec.inputs = {{x, opdag::kNone}, {w, opdag::kNone}};
+  spec.gradients = {true, true};
+  spec.outputs = {y};
+  const Program program = must(Program::compile(graph, spec));
+  for (const int fails : {0, 1}) {  // forward, backward
+    int spaces = 0;
+    CapturedProgram captured(program,
+                             [&] {
+                               ++spaces;
+                               return std::make_unique<FailingSpace>(fails);
+                             },
+                             {false, true});
+    const at::Tensor weight = at::randn({8, 8});
+    for (int step = 0; step < 5; ++step) {
+      const at::Tensor input = at::randn({4, 8});
+      const auto plain = must(program.run({input, weight}, {}));
+      const auto run = must(captured.run({input, weight}, {}));
+      EXPECT_TRUE(at::equal(plain.outputs[0].toTensor(), run.outputs[0].toTensor()));
+      const auto seed = [] { return std::vector<Seed>{{false, 0, at::ones({})}}; };
+      const auto expected = plain.recording->backward(seed());
+      const auto found = run.recording->backward(seed());
+      EXPECT_TRUE(at::equal(expected[0], found[0]) && at::equal(expected[1], found[1]));
+    }
+    EXPECT_EQ(spaces, 1);  // it is not tried again
+  }
+}
+
+}  // namespace
+}  // namespace weft::executor::testing
