@@ -9,10 +9,6 @@ bool column_major(const at::Tensor& matrix) {
   return matrix.stride(0) == 1 && matrix.stride(1) == matrix.size(0);
 }
 
-at::Tensor scaled(at::Tensor gradient, const at::Scalar& factor) {
-  return factor.equal(1) ? gradient : gradient * factor;
-}
-
 // Gradients of the factors of a.mm(b).
 at::Tensor left_gradient(const at::Tensor& gradient, const at::Tensor& b, bool transposed) {
   return transposed ? b.mm(gradient.t()).t() : gradient.mm(b.t());

@@ -5,10 +5,6 @@
 namespace weft::executor::tape {
 namespace {
 
-at::Tensor scaled(const at::Tensor& gradient, const at::Scalar& factor) {
-  return factor.equal(1) ? gradient : gradient * factor;
-}
-
 // add, sub, rsub: self and other times what the schema calls alpha (argument 2).
 template <int kSelf, int kOther>
 Backward sum_of(Call& call) {

@@ -13,6 +13,7 @@
 #include <functional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "executor/aten.h"
@@ -73,6 +74,10 @@ Backward unary(Function function) {
   return [function = std::move(function)](Tensors& results, const Mask&, Tensors& arguments) {
     arguments[0] = function(results[0]);
   };
+}
+
+inline at::Tensor scaled(at::Tensor gradient, const at::Scalar& factor) {
+  return factor.equal(1) ? std::move(gradient) : gradient * factor;
 }
 
 // Dimension d of a tensor of `rank`, counted from the front.
