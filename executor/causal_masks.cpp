@@ -60,6 +60,16 @@ bool is_causal(const opdag::Graph& graph, opdag::ValueId value) {
          lets_see_the_past(values->outputs[0].toTensor());
 }
 
+// The length of query or key, [..., length, width]; 0: not known. A mask of one element would be
+// spread over any length.
+int64_t length_of(const opdag::Graph& graph, const opdag::Node& node, const char* name) {
+  const auto* argument = node.find(name);
+  const auto* value = argument != nullptr ? std::get_if<opdag::ValueArg>(argument) : nullptr;
+  if (value == nullptr) return 0;
+  const auto& sizes = graph.value(value->id).meta.sizes;
+  return sizes.size() < 2 ? 0 : sizes[sizes.size() - 2];
+}
+
 }  // namespace
 
 std::set<int32_t> causal_attention(const opdag::Graph& graph) {
@@ -71,6 +81,11 @@ std::set<int32_t> causal_attention(const opdag::Graph& graph) {
     const auto* argument = node.find("attn_mask");
     const auto* mask = argument != nullptr ? std::get_if<opdag::ValueArg>(argument) : nullptr;
     if (mask == nullptr) continue;
+    const auto& sizes = graph.value(mask->id).meta.sizes;
+    const int64_t length = sizes.empty() ? 0 : sizes.back();
+    if (length_of(graph, node, "query") != length || length_of(graph, node, "key") != length) {
+      continue;
+    }
     auto [entry, fresh] = known.try_emplace(mask->id, false);
     if (fresh) entry->second = is_causal(graph, mask->id);
     if (entry->second) result.insert(static_cast<int32_t>(i));

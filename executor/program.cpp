@@ -297,15 +297,15 @@ void Program::run_step(const Step& step, std::vector<at::IValue>& frame, tape::T
     }
   }
   if (step.keep_in_range) keep_in_range(stack);
+  std::unique_lock<std::mutex> drawing(draw_mutex(), std::defer_lock);
   if (step.random) {
-    std::lock_guard<std::mutex> lock(draw_mutex());
+    drawing.lock();
     seed_generator(device_, derive_seed({context.seed, static_cast<uint64_t>(context.step),
                                          static_cast<uint64_t>(context.micro_batch),
                                          static_cast<uint64_t>(step.node)}));
-    call(step, stack, tape);
-  } else {
-    call(step, stack, tape);
   }
+  call(step, stack, tape);
+  if (drawing.owns_lock()) drawing.unlock();
   for (size_t i = 0; i < step.results.size(); ++i) {
     at::IValue& result = stack[static_cast<size_t>(step.results[i].first)];
     if (!step.parts[i].empty()) {

@@ -63,6 +63,16 @@ TEST(CausalMasks, OtherMasksAndGivenOnesAreNot) {
   EXPECT_TRUE(found(buffer, attention(buffer, y, n)).empty());
 }
 
+TEST(CausalMasks, OneElementForAnyLengthIsNoMaskOfThePast) {
+  GraphBuilder b;
+  const auto x = b.input("x", {2, 2, kLength, 8});
+  const auto all =
+      b.op("aten::ones",
+           {{"size", opdag::IntListArg{{{1}, {1}}}}, {"dtype", opdag::DTypeArg{DType::kBool}}},
+           {1, 1}, DType::kBool);
+  EXPECT_TRUE(found(b, attention(b, x, all)).empty());
+}
+
 TEST(CausalMasks, TheProgramGivesTheSameNumbersWithoutTheMask) {
   GraphBuilder b;
   const auto x = b.input("x", {2, 2, kLength, 8});
