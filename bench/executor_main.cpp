@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/os/own_process.h"
 #include "executor/check_inputs.h"
 #include "executor/device_memory.h"
 #include "executor/local_cluster.h"
@@ -60,6 +61,8 @@ void synchronize(const std::string& device) {
 }
 
 Status run(const Options& options) {
+  os::keep_freed_memory();  // as the worker does
+  use_expandable_segments();
   WEFT_TRY(auto archive, opdag::Archive::open(options.model));
   WEFT_TRY(auto imported, opdag::import_graph(archive));
   WEFT_TRY(const auto graph, opdag::prune_to(imported, {}));

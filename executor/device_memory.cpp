@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <optional>
 
 #include "base/log.h"
@@ -11,6 +12,7 @@
 
 // After the others: the allocator of whatever accelerator is there.
 #include <ATen/DeviceAccelerator.h>
+#include <c10/core/AllocatorConfig.h>
 
 namespace weft::executor {
 namespace {
@@ -23,6 +25,13 @@ std::optional<at::Device> card_of(const std::string& device) {
 }
 
 }  // namespace
+
+void use_expandable_segments() {
+  for (const char* own : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
+    if (std::getenv(own) != nullptr) return;
+  }
+  c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+}
 
 Result<uint64_t> card_memory_bytes(at::Device card) {
   try {

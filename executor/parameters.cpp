@@ -82,6 +82,8 @@ void fold_uses(Parameter& parameter) {
     if (!parameter.gradient) {
       parameter.gradient = std::move(use.gradient);
       owned = use.owned;
+    } else if (owned) {
+      parameter.gradient->add_(*use.gradient);
     } else {
       parameter.gradient = *parameter.gradient + *use.gradient;
       owned = true;

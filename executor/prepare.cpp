@@ -10,6 +10,7 @@
 
 #include "base/os/file.h"
 #include "executor/worker_jail.h"
+#include "job/names.h"
 #include "job/plan.h"
 #include "opdag/cut.h"
 #include "opdag/derive.h"
@@ -21,7 +22,8 @@ namespace weft::executor {
 namespace {
 
 struct Options {
-  std::string model, eval_model, out, schedule = "1f1b";
+  std::string model, eval_model, out;
+  job::PipelineSchedule schedule = job::PipelineSchedule::k1F1B;
   int32_t stages = 1;
 };
 
@@ -39,8 +41,8 @@ Result<Options> parse(int argc, char** argv) {
       options.out = value;
     } else if (name == "--eval-model") {
       options.eval_model = value;
-    } else if (name == "--schedule" && (value == "gpipe" || value == "1f1b")) {
-      options.schedule = value;
+    } else if (name == "--schedule" && job::value_of<job::PipelineSchedule>(value)) {
+      options.schedule = *job::value_of<job::PipelineSchedule>(value);
     } else if (name == "--stages") {
       const auto parsed =
           std::from_chars(value.data(), value.data() + value.size(), options.stages);
@@ -69,8 +71,7 @@ Result<job::Plan> make_plan(const opdag::Graph& graph, const Options& options) {
   }
   job::Plan plan;
   WEFT_TRY(plan.partition, opdag::split_contiguous(graph, weights, options.stages));
-  plan.schedule =
-      options.schedule == "gpipe" ? job::PipelineSchedule::kGPipe : job::PipelineSchedule::k1F1B;
+  plan.schedule = options.schedule;
   plan.reason = "equal costs";
   for (int32_t stage = 0; stage < options.stages; ++stage) {
     job::StagePlan described;

@@ -83,6 +83,7 @@ struct InFlight {
   std::map<int32_t, OptionalTensors> gradients_received;  // by outgoing edge, per tap
   std::map<int32_t, OptionalTensors> gradients_to_send;   // by incoming edge, per group
   std::unique_ptr<Recording> recording;
+  bool owes_weights = false;  // the first part of a split backward has run
   at::Tensor loss;
 };
 
@@ -154,6 +155,10 @@ class RuntimeImpl final : public StageRuntime {
   void after_forward(int32_t micro_batch, InFlight& flight, Program::Values& values);
   void measure_eval(const Program::Values& values);
   Status backward(int32_t micro_batch);
+  Status backward_input(int32_t micro_batch);
+  Status backward_weight(int32_t micro_batch);
+  void expect_gradients_to_send(InFlight& flight) const;
+  void end_backward(int32_t micro_batch);
   at::Tensor loss_seed(const at::Tensor& loss) const;
   std::vector<Seed> seeds(InFlight& flight) const;
   void take_gradients(InFlight& flight, std::vector<at::Tensor> found);

@@ -193,9 +193,6 @@ std::vector<Seed> RuntimeImpl::seeds(InFlight& flight) const {
 
 void RuntimeImpl::take_gradients(InFlight& flight, std::vector<at::Tensor> found) {
   const bool borrowed = flight.recording && flight.recording->borrows();
-  for (const auto& [id, edge] : train_.incoming) {
-    if (edge.edge.needs_grad) flight.gradients_to_send[id].resize(edge.groups);
-  }
   for (size_t i = 0; i < found.size(); ++i) {
     const InputBinding& binding = train_.bindings[i];
     if (binding.kind == InputBinding::Kind::kUse) {
@@ -215,20 +212,54 @@ void RuntimeImpl::take_gradients(InFlight& flight, std::vector<at::Tensor> found
   }
 }
 
+// Room for the gradients of a micro-batch that go to other stages: they are messages even where
+// none flows.
+void RuntimeImpl::expect_gradients_to_send(InFlight& flight) const {
+  for (const auto& [id, edge] : train_.incoming) {
+    if (edge.edge.needs_grad) flight.gradients_to_send[id].resize(edge.groups);
+  }
+}
+
 Status RuntimeImpl::backward(int32_t micro_batch) {
   InFlight& flight = flights_.at(micro_batch);
   const at::NoGradGuard guard;
   std::vector<at::Tensor> found;
   if (flight.recording) found = flight.recording->backward(seeds(flight));
+  expect_gradients_to_send(flight);
   take_gradients(flight, std::move(found));
-  auto gradients = std::move(flight.gradients_to_send);
-  if (gradients.empty()) {
-    flights_.erase(micro_batch);
-  } else {
-    flight = InFlight{};
-    flight.gradients_to_send = std::move(gradients);
-  }
+  end_backward(micro_batch);
   return {};
+}
+
+Status RuntimeImpl::backward_input(int32_t micro_batch) {
+  InFlight& flight = flights_.at(micro_batch);
+  const at::NoGradGuard guard;
+  expect_gradients_to_send(flight);
+  flight.owes_weights = true;
+  if (!flight.recording) return {};
+  std::vector<bool> first;
+  for (const InputBinding& binding : train_.bindings) {
+    first.push_back(binding.kind == InputBinding::Kind::kEdge);
+  }
+  take_gradients(flight, flight.recording->backward_first(seeds(flight), first));
+  return {};
+}
+
+Status RuntimeImpl::backward_weight(int32_t micro_batch) {
+  InFlight& flight = flights_.at(micro_batch);
+  const at::NoGradGuard guard;
+  if (flight.recording) take_gradients(flight, flight.recording->backward_rest());
+  end_backward(micro_batch);
+  return {};
+}
+
+// What is left of a micro-batch is to be sent.
+void RuntimeImpl::end_backward(int32_t micro_batch) {
+  InFlight& flight = flights_.at(micro_batch);
+  auto gradients = std::move(flight.gradients_to_send);
+  flight = InFlight{};
+  flight.gradients_to_send = std::move(gradients);
+  if (flight.gradients_to_send.empty()) flights_.erase(micro_batch);
 }
 
 }  // namespace weft::executor

@@ -38,7 +38,7 @@ Status RuntimeImpl::send_gradient(const job::Action& action) {
                                                    edge.wire, options_.stage),
                                                to_send->second, *transfer_));
   flight.gradients_to_send.erase(to_send);
-  if (flight.gradients_to_send.empty()) flights_.erase(action.micro_batch);
+  if (flight.gradients_to_send.empty() && !flight.owes_weights) flights_.erase(action.micro_batch);
   post(edge.from, std::move(message));
   return {};
 }

@@ -134,6 +134,10 @@ Result<Progress> RuntimeImpl::run_action(const job::Action& action) {
       return receive_gradient(action);
     case job::ActionKind::kBackward:
       return done(backward(action.micro_batch));
+    case job::ActionKind::kBackwardInput:
+      return done(backward_input(action.micro_batch));
+    case job::ActionKind::kBackwardWeight:
+      return done(backward_weight(action.micro_batch));
     case job::ActionKind::kSendGradient:
       return done(send_gradient(action));
     case job::ActionKind::kStep:

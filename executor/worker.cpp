@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/os/own_process.h"
 #include "executor/convert.h"
+#include "executor/device_memory.h"
 #include "executor/worker_goodbye.h"
 #include "executor/worker_loop.h"
 #include "executor/worker_stage.h"
@@ -21,9 +22,11 @@ namespace {
 constexpr int32_t kConnectTimeoutMs = 60000;
 
 Status configure_torch(int32_t threads) {
+  os::keep_freed_memory();
   try {
     at::set_num_threads(std::clamp(threads, 1, 1024));
     at::set_num_interop_threads(1);
+    use_expandable_segments();
     return {};
   } catch (const std::exception& error) {
     return make_error(Code::kInternal,

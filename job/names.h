@@ -36,10 +36,11 @@ struct Names<Precision> {
 };
 template <>
 struct Names<PipelineSchedule> {
-  static constexpr std::array<std::pair<std::string_view, PipelineSchedule>, 3> kAll = {
+  static constexpr std::array<std::pair<std::string_view, PipelineSchedule>, 4> kAll = {
       {{"auto", PipelineSchedule::kAuto},
        {"gpipe", PipelineSchedule::kGPipe},
-       {"1f1b", PipelineSchedule::k1F1B}}};
+       {"1f1b", PipelineSchedule::k1F1B},
+       {"zb-h1", PipelineSchedule::kZbH1}}};
 };
 template <>
 struct Names<LossSource> {

@@ -27,16 +27,17 @@ class StageWriter {
     for (const Edge* edge : outputs_) add(ActionKind::kSendActivation, micro_batch, edge->id);
   }
 
-  void backward(int32_t micro_batch) {
+  void backward(int32_t micro_batch, ActionKind part = ActionKind::kBackward) {
     for (const Edge* edge : outputs_) {
       if (edge->needs_grad) add(ActionKind::kRecvGradient, micro_batch, edge->id);
     }
-    add(ActionKind::kBackward, micro_batch);
+    add(part, micro_batch);
     for (const Edge* edge : inputs_) {
       if (edge->needs_grad) add(ActionKind::kSendGradient, micro_batch, edge->id);
     }
   }
 
+  void backward_weight(int32_t micro_batch) { add(ActionKind::kBackwardWeight, micro_batch); }
   void step() { add(ActionKind::kStep, 0); }
   StageActions take() { return std::move(actions_); }
 
@@ -48,6 +49,12 @@ class StageWriter {
   std::vector<const Edge*> inputs_, outputs_;
   StageActions actions_;
 };
+
+// Micro-batches whose gradients of weights a stage may owe, ZB-H1.
+int32_t owed_of(const ScheduleOptions& options, int32_t depth, int32_t deepest) {
+  if (options.kind != PipelineSchedule::kZbH1) return 0;
+  return in_flight_of(options, depth, deepest) - warm_up_of(options, depth);
+}
 
 }  // namespace
 
@@ -67,6 +74,10 @@ std::string describe(const Action& action) {
       return message("receive", "gradient");
     case ActionKind::kBackward:
       return fmt::format("backward of micro-batch {}", action.micro_batch);
+    case ActionKind::kBackwardInput:
+      return fmt::format("backward of the inputs of micro-batch {}", action.micro_batch);
+    case ActionKind::kBackwardWeight:
+      return fmt::format("backward of the weights of micro-batch {}", action.micro_batch);
     case ActionKind::kSendGradient:
       return message("send", "gradient");
     case ActionKind::kStep:
@@ -99,28 +110,39 @@ int32_t warm_up_of(const ScheduleOptions& options, int32_t depth) {
       return options.micro_batches;
     case PipelineSchedule::kAuto:
     case PipelineSchedule::k1F1B:
+    case PipelineSchedule::kZbH1:
       return static_cast<int32_t>(std::min(m, 1 + int64_t{depth} * std::max(options.gap, 1)));
   }
   return options.micro_batches;  // no enumerator: as safe as it is slow
 }
 
+int32_t in_flight_of(const ScheduleOptions& options, int32_t depth, int32_t deepest) {
+  return warm_up_of(options, options.kind == PipelineSchedule::kZbH1 ? deepest : depth);
+}
+
 // Warm-up forwards, then backward and forward in turn, then the backwards that are left. GPipe is
 // the case where all forwards are warm-up. Warm-ups never grow along an edge (d falls by at least
 // one, or the consumer does not lead to the loss and has the least there is), which is why no
-// stage waits for a forward that its consumer's backward is needed for.
+// stage waits for a forward that its consumer's backward is needed for. Parts of a backward that
+// only make gradients of weights are nobody else's business.
 std::vector<StageActions> make_schedule(const StageGraph& graph, const ScheduleOptions& options) {
   const int32_t m = options.micro_batches;
+  const bool split = options.kind == PipelineSchedule::kZbH1;
   const std::vector<int32_t> depth = depth_to_loss(graph);
+  const int32_t deepest = *std::max_element(depth.begin(), depth.end());
   std::vector<StageActions> schedule;
   for (int32_t stage = 0; stage < graph.stages; ++stage) {
     const int32_t warm_up = warm_up_of(options, depth[static_cast<size_t>(stage)]);
+    const int32_t owed = owed_of(options, depth[static_cast<size_t>(stage)], deepest);
     StageWriter writer(graph, stage);
-    int32_t forwards = 0;
+    int32_t forwards = 0, weights = 0;
     while (forwards < warm_up) writer.forward(forwards++);
     for (int32_t backward = 0; backward < m; ++backward) {
-      writer.backward(backward);
+      writer.backward(backward, split ? ActionKind::kBackwardInput : ActionKind::kBackward);
+      if (split && backward >= owed) writer.backward_weight(weights++);
       if (forwards < m) writer.forward(forwards++);
     }
+    while (split && weights < m) writer.backward_weight(weights++);
     writer.step();
     schedule.push_back(writer.take());
   }

@@ -1,6 +1,8 @@
 // Pipeline schedules as pure functions: per stage a list of actions that one runtime executes.
-// GPipe (Huang et al. 2019) and 1F1B with the latency gap rule (methods: w_s = 1 + d(s) g, where
-// d(s) is the longest path from stage s to the loss stage; g = 1 is textbook 1F1B).
+// GPipe (Huang et al. 2019), 1F1B with the latency gap rule (methods: w_s = 1 + d(s) g, where
+// d(s) is the longest path from stage s to the loss stage; g = 1 is textbook 1F1B), and ZB-H1 (Qi
+// et al. 2023, "Zero Bubble Pipeline Parallelism") with the same rule: the backward in two parts,
+// where the gradients of the weights wait for time that would otherwise be idle.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +20,9 @@ enum class ActionKind : uint8_t {
   kForward,
   kSendActivation,
   kRecvGradient,
-  kBackward,
+  kBackward,        // gradients of inputs and weights
+  kBackwardInput,   // of what goes back to earlier stages only
+  kBackwardWeight,  // the rest of it
   kSendGradient,
   kStep,  // tied gradients, clipping, optimizer, tied weights
 };
@@ -41,12 +45,17 @@ struct ScheduleOptions {
   int32_t gap = 1;
 };
 
-// Forwards of a stage before its first backward, which is the most micro-batches whose activations
-// it keeps: where the schedules differ. depth: as depth_to_loss says; kAuto counts as 1F1B.
+// Forwards of a stage before its first backward. depth: as depth_to_loss says; kAuto counts as
+// 1F1B.
 int32_t warm_up_of(const ScheduleOptions& options, int32_t depth);
 
-// One training step. Backward always visits micro-batches in ascending order, so that gradient
-// sums do not depend on the schedule. Result[s]: actions of stage s.
+// The most micro-batches of which a stage keeps activations at once. deepest: the largest depth of
+// any stage. ZB-H1 lets every stage keep as many as 1F1B the first: what a stage nearer the loss
+// does not need for its warm-up, it may owe in gradients of weights.
+int32_t in_flight_of(const ScheduleOptions& options, int32_t depth, int32_t deepest);
+
+// One training step. Backward always visits micro-batches in ascending order, and so do its parts:
+// gradient sums do not depend on the schedule. Result[s]: actions of stage s.
 std::vector<StageActions> make_schedule(const opdag::StageGraph& graph,
                                         const ScheduleOptions& options);
 

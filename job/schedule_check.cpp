@@ -1,11 +1,10 @@
-// Credits of a schedule, and the token game that proves it free of deadlock.
+// The token game that proves a schedule free of deadlock.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "job/schedule.h"
-#include "job/schedule_sim.h"
 
 namespace weft::job {
 namespace {
@@ -15,43 +14,16 @@ using opdag::StageGraph;
 
 constexpr int32_t kMaxMicroBatch = 1 << 22;
 
-// The gap of a 1F1B schedule, seen in its warm-up; 1 where all forwards are warm-up.
-int32_t gap_of(const StageGraph& graph, const std::vector<StageActions>& schedule) {
-  const std::vector<int32_t> depth = depth_to_loss(graph);
-  int32_t gap = std::numeric_limits<int32_t>::max();
-  for (size_t stage = 0; stage < schedule.size() && stage < depth.size(); ++stage) {
-    int32_t warm_up = 0, forwards = 0, backwards = 0;
-    for (const Action& action : schedule[stage]) {
-      if (action.kind == ActionKind::kForward) {
-        ++forwards;
-        if (backwards == 0) ++warm_up;
-      }
-      if (action.kind == ActionKind::kBackward) ++backwards;
-    }
-    if (depth[stage] > 0 && backwards > 0 && warm_up < forwards) {
-      gap = std::min(gap, (warm_up - 1 + depth[stage] - 1) / depth[stage]);
-    }
+bool is_message(const Action& action) {
+  switch (action.kind) {
+    case ActionKind::kRecvActivation:
+    case ActionKind::kSendActivation:
+    case ActionKind::kRecvGradient:
+    case ActionKind::kSendGradient:
+      return true;
+    default:
+      return false;
   }
-  return gap == std::numeric_limits<int32_t>::max() ? 1 : std::max(gap, 1);
-}
-
-// Credits out at once, at most: sends so far less receipts whose news is back.
-int32_t credit_of(const MessageTimes& times, double delay) {
-  std::vector<double> sent, back;
-  for (size_t i = 0; i < times.sent.size(); ++i) {
-    if (times.sent[i] < 0) continue;
-    sent.push_back(times.sent[i]);
-    back.push_back(times.received[i] + delay);
-  }
-  std::sort(sent.begin(), sent.end());
-  std::sort(back.begin(), back.end());
-  size_t most = 0;
-  for (size_t i = 0, returned = 0; i < sent.size(); ++i) {
-    while (returned < i && back[returned] <= sent[i]) ++returned;
-    most = std::max(most, i + 1 - returned);
-  }
-  const size_t wanted = std::max<size_t>(most + 1, 2);
-  return static_cast<int32_t>(std::clamp<size_t>(wanted, 1, std::max<size_t>(sent.size(), 1)));
 }
 
 // Messages of one edge in one direction.
@@ -102,16 +74,15 @@ class TokenGame {
     const std::vector<bool> none(static_cast<size_t>(micro_batches), false);
     position_.assign(stages, 0);
     forwarded_.assign(stages, none);
+    owed_.assign(stages, none);
     backwarded_.assign(stages, none);
     channels_.assign(2 * graph_.edges.size(), Channel{none, none, 0});
     return {};
   }
 
   Status check_action(size_t stage, const Action& action) const {
-    const bool message = action.kind != ActionKind::kForward &&
-                         action.kind != ActionKind::kBackward && action.kind != ActionKind::kStep;
     bool valid = action.micro_batch >= 0 && action.micro_batch < kMaxMicroBatch;
-    if (valid && message) {
+    if (valid && is_message(action)) {
       valid = action.edge >= 0 && static_cast<size_t>(action.edge) < graph_.edges.size();
       if (valid) {
         const Edge& edge = graph_.edges[static_cast<size_t>(action.edge)];
@@ -141,7 +112,10 @@ class TokenGame {
       case ActionKind::kForward:
         return forward_blocker(stage, micro_batch);
       case ActionKind::kBackward:
+      case ActionKind::kBackwardInput:
         return backward_blocker(stage, micro_batch);
+      case ActionKind::kBackwardWeight:
+        return owed_[stage][micro_batch] ? "" : "the backward of its inputs has not run, or it has";
       case ActionKind::kSendActivation:
         if (!forwarded_[stage][micro_batch]) return "its forward has not run";
         return send_blocker(channel(action, false), micro_batch,
@@ -151,9 +125,16 @@ class TokenGame {
         return send_blocker(channel(action, true), micro_batch,
                             credits_[static_cast<size_t>(action.edge)].gradient);
       case ActionKind::kStep:
-        break;
+        return step_blocker(stage);
     }
     return {};
+  }
+
+  std::string step_blocker(size_t stage) const {
+    const auto owed = std::ranges::find(owed_[stage], true);
+    if (owed == owed_[stage].end()) return {};
+    return fmt::format("the backward of the weights of micro-batch {} has not run",
+                       owed - owed_[stage].begin());
   }
 
   static std::string receive_blocker(const Channel& channel, size_t micro_batch) {
@@ -197,8 +178,14 @@ class TokenGame {
       case ActionKind::kForward:
         forwarded_[stage][micro_batch] = true;
         break;
+      case ActionKind::kBackwardInput:
+        owed_[stage][micro_batch] = true;
+        [[fallthrough]];
       case ActionKind::kBackward:
         backwarded_[stage][micro_batch] = true;
+        break;
+      case ActionKind::kBackwardWeight:
+        owed_[stage][micro_batch] = false;
         break;
       case ActionKind::kStep:
         break;
@@ -252,26 +239,11 @@ class TokenGame {
   const std::vector<EdgeCredits>& credits_;
   std::vector<size_t> position_;
   std::vector<std::vector<bool>> forwarded_, backwarded_;  // [stage][micro-batch]
+  std::vector<std::vector<bool>> owed_;                    // gradients of weights, likewise
   std::vector<Channel> channels_;                          // [2 edge + gradient]
 };
 
 }  // namespace
-
-std::vector<EdgeCredits> credits_for(const StageGraph& graph,
-                                     const std::vector<StageActions>& schedule, int32_t gap) {
-  if (gap <= 0) gap = gap_of(graph, schedule);
-  const double delay = gap - 1;
-  SimulationOptions options;
-  options.edge_delay.assign(graph.edges.size(), delay);
-  const Simulation simulation = simulate_schedule(graph, schedule, options);
-  WEFT_CHECK(simulation.finished);  // a schedule that stands still without any credit limit
-  std::vector<EdgeCredits> credits;
-  for (size_t i = 0; i < graph.edges.size(); ++i) {
-    credits.push_back(
-        {credit_of(simulation.activations[i], delay), credit_of(simulation.gradients[i], delay)});
-  }
-  return credits;
-}
 
 Status check_deadlock_free(const StageGraph& graph, const std::vector<StageActions>& schedule,
                            const std::vector<EdgeCredits>& credits) {

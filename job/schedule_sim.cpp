@@ -56,6 +56,10 @@ class Simulator {
         return compute(stage, times(stage).forward);
       case ActionKind::kBackward:
         return compute(stage, times(stage).backward);
+      case ActionKind::kBackwardInput:
+        return compute(stage, times(stage).backward * (1 - times(stage).weight_share));
+      case ActionKind::kBackwardWeight:
+        return compute(stage, times(stage).backward * times(stage).weight_share);
       case ActionKind::kStep:
         return true;
       case ActionKind::kSendActivation:

@@ -10,6 +10,8 @@ namespace weft::job {
 
 struct StageTimes {
   double forward = 1, backward = 1;  // seconds of one micro-batch (or any one unit)
+  // Of the backward, what only makes gradients of weights, where a schedule splits it.
+  double weight_share = 0.5;
 };
 
 struct SimulationOptions {

@@ -16,7 +16,7 @@ namespace weft::job {
 enum class Optimizer { kSgd, kAdam, kAdamW };
 enum class LrSchedule { kConstant, kCosine, kLinear };
 enum class Precision { kFp32, kBf16, kFp16, kFp64 };
-enum class PipelineSchedule { kAuto, kGPipe, k1F1B };
+enum class PipelineSchedule { kAuto, kGPipe, k1F1B, kZbH1 };
 enum class LossSource { kGraph, kCrossEntropy, kMse };
 
 // One column of the data bound to one graph input.

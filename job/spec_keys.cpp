@@ -298,7 +298,9 @@ std::vector<Key<JobSpec>> make_job_keys() {
                      WEFT_FIELD(train.checkpoint_keep)),
       stages_key(),
       choice_key<PipelineSchedule, S>("pipeline.schedule",
-                                      "order of forward and backward passes; see `job/schedule.h`",
+                                      "order of passes: `1f1b` unless said; `gpipe` keeps every "
+                                      "micro-batch; `zb-h1` fills idle time with gradients of "
+                                      "weights, stages near the loss keep more",
                                       WEFT_FIELD(pipeline.schedule)),
   };
 }

@@ -129,7 +129,9 @@ run_opdb() {
     fi
   done
   WEFT_OP_DB_SHARDS=$names WEFT_OP_DB_SECONDS=${WEFT_OP_DB_SECONDS:-180} \
-    "$build/tests/gpu_executor_test" --gtest_filter='GpuOperatorDatabase*' || failed=1
+    "$build/tests/gpu_executor_test" --gtest_filter='GpuOperatorDatabase*' >"$cases/run.log" 2>&1 ||
+    failed=1
+  grep -v 'is not captured as a CUDA graph' "$cases/run.log"  # one operator a stage: most are not
   return $failed
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <spdlog/spdlog.h>
 
+#include <array>
 #include <map>
 #include <utility>
 
@@ -43,11 +44,16 @@ std::vector<bool> lendable(const std::vector<at::Tensor>& gradients,
 struct CapturedProgram::Pass {
   std::unique_ptr<GraphSpace> space;
   std::vector<at::Tensor> inputs;  // as captured: stable ones are the caller's own
-  std::unique_ptr<DeviceGraph> forward, backward;
+  std::unique_ptr<DeviceGraph> forward;
   Program::Values values;  // where the forward graph leaves them
   std::vector<Seed> seeds;
-  std::vector<at::Tensor> gradients;
-  std::vector<bool> lent;  // gradients that are given away as they lie
+  // The backward: one part, or two (recording.h).
+  struct Part {
+    std::unique_ptr<DeviceGraph> graph;
+    std::vector<at::Tensor> gradients;
+    std::vector<bool> lent;  // those that are given away as they lie
+  };
+  std::array<Part, 2> parts;
   bool busy = false;
 
   bool takes(const std::vector<at::IValue>& given, const std::vector<bool>& stable) const {
@@ -68,33 +74,64 @@ class CapturedProgram::PassRecording final : public Recording {
   bool borrows() const override { return true; }
 
   std::vector<at::Tensor> backward(std::vector<Seed> seeds) override {
-    if (!pass_.backward) {
+    return run(0, seeds,
+               [](Recording& tape, std::vector<Seed> given) { return tape.backward(given); });
+  }
+
+  std::vector<at::Tensor> backward_first(std::vector<Seed> seeds,
+                                         const std::vector<bool>& first) override {
+    first_ = first;
+    return run(0, seeds, [&](Recording& tape, std::vector<Seed> given) {
+      return tape.backward_first(std::move(given), first);
+    });
+  }
+
+  std::vector<at::Tensor> backward_rest() override {
+    if (plain_) return plain_->backward_rest();
+    std::vector<Seed> none;
+    return run(1, none, [](Recording& tape, std::vector<Seed>) { return tape.backward_rest(); });
+  }
+
+ private:
+  using Play = std::function<std::vector<at::Tensor>(Recording&, std::vector<Seed>)>;
+
+  std::vector<at::Tensor> run(size_t index, std::vector<Seed>& seeds, const Play& play) {
+    Pass::Part& part = pass_.parts[index];
+    if (part.graph) {
+      if (index == 0) fill(seeds);
+    } else {
       try {
-        capture(seeds);
+        capture(index, seeds, play);
       } catch (const std::exception& error) {
         owner_.give_up(exception_text(error));
-        return owner_.backward_again(pass_, context_, std::move(seeds));
+        return again(index, std::move(seeds), play);
       }
-    } else {
-      fill(seeds);
     }
-    pass_.backward->replay();
-    std::vector<at::Tensor> result = pass_.gradients;
+    part.graph->replay();
+    std::vector<at::Tensor> result = part.gradients;
     for (size_t i = 0; i < result.size(); ++i) {
-      if (!pass_.lent[i] && result[i].defined()) result[i] = result[i].clone();
+      if (!part.lent[i] && result[i].defined()) result[i] = result[i].clone();
     }
     return result;
   }
 
- private:
-  void capture(const std::vector<Seed>& seeds) {
-    for (const Seed& seed : seeds) {
-      pass_.seeds.push_back({seed.tap, seed.index, at_fixed_place(seed.gradient)});
+  void capture(size_t index, const std::vector<Seed>& seeds, const Play& play) {
+    if (index == 0) {
+      for (const Seed& seed : seeds) {
+        pass_.seeds.push_back({seed.tap, seed.index, at_fixed_place(seed.gradient)});
+      }
     }
-    const std::unique_ptr<Recording> tape = std::move(pass_.values.recording);
-    pass_.backward = pass_.space->capture(
-        [&] { pass_.gradients = tape->backward(std::vector<Seed>(pass_.seeds)); });
-    pass_.lent = lendable(pass_.gradients, owner_.stable_);
+    Pass::Part& part = pass_.parts[index];
+    part.graph = pass_.space->capture(
+        [&] { part.gradients = play(*pass_.values.recording, std::vector<Seed>(pass_.seeds)); });
+    part.lent = lendable(part.gradients, owner_.stable_);
+  }
+
+  // Kernel by kernel, from the pass's inputs; a second part begins with the first once more.
+  std::vector<at::Tensor> again(size_t index, std::vector<Seed> seeds, const Play& play) {
+    plain_ = owner_.recording_again(pass_, context_);
+    if (index == 1) plain_->backward_first(std::vector<Seed>(pass_.seeds), first_);
+    return play(*plain_, std::move(seeds));
   }
 
   // Which gradients arrive is a matter of the graph, the same for every micro-batch.
@@ -112,6 +149,8 @@ class CapturedProgram::PassRecording final : public Recording {
   CapturedProgram& owner_;
   Pass& pass_;
   RunContext context_;
+  std::vector<bool> first_;
+  std::unique_ptr<Recording> plain_;  // in place of the graphs, after a capture that failed
 };
 
 CapturedProgram::CapturedProgram(const Program& program, at::Device device,
@@ -204,13 +243,13 @@ void CapturedProgram::give_up(const std::string& reason) {
 }
 
 // The pass still has its inputs; buffers have been updated by its forward.
-std::vector<at::Tensor> CapturedProgram::backward_again(const Pass& pass, const RunContext& context,
-                                                        std::vector<Seed> seeds) {
+std::unique_ptr<Recording> CapturedProgram::recording_again(const Pass& pass,
+                                                            const RunContext& context) {
   RunContext again = context;
   again.write_buffers = false;
   auto values = program_.run({pass.inputs.begin(), pass.inputs.end()}, again);
   TORCH_CHECK(values.ok(), values.ok() ? std::string() : values.error().message);
-  return values->recording->backward(std::move(seeds));
+  return std::move(values->recording);
 }
 
 // What is given away is copied: the next replay may come before all readers are done.

@@ -41,8 +41,7 @@ class CapturedProgram {
   Result<Program::Values> capture(Pass& pass, std::vector<at::IValue> inputs,
                                   const RunContext& context);
   Program::Values replay(Pass& pass, const RunContext& context);
-  std::vector<at::Tensor> backward_again(const Pass& pass, const RunContext& context,
-                                         std::vector<Seed> seeds);
+  std::unique_ptr<Recording> recording_again(const Pass& pass, const RunContext& context);
   void give_up(const std::string& reason);
 
   const Program& program_;

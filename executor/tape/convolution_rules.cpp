@@ -73,10 +73,11 @@ Backward adaptive_avg_pool2d(Call& call) {
   });
 }
 
+constexpr bool kSplits = true;
 constexpr Rule kRules[] = {
-    {"aten::conv1d", convolution<1>, Autocast::kLower},
-    {"aten::conv2d", convolution<2>, Autocast::kLower},
-    {"aten::conv3d", convolution<3>, Autocast::kLower},
+    {"aten::conv1d", convolution<1>, Autocast::kLower, kSplits},
+    {"aten::conv2d", convolution<2>, Autocast::kLower, kSplits},
+    {"aten::conv3d", convolution<3>, Autocast::kLower, kSplits},
     {"aten::max_pool2d", max_pool2d},
     {"aten::avg_pool2d", avg_pool2d},
     {"aten::adaptive_avg_pool2d", adaptive_avg_pool2d},

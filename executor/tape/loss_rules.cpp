@@ -3,6 +3,13 @@
 namespace weft::executor::tape {
 namespace {
 
+// Autocast takes the second half of a cross entropy, nll_loss, in float32. (The first, log_softmax,
+// runs there in the type of the logits, since cross_entropy_loss names it. Where autocast knows
+// cross_entropy_loss whole, on the CPU, the logits are float32 before the rule sees them.)
+at::Tensor for_nll_loss(const Call& call, const at::Tensor& tensor) {
+  return call.autocast && tensor.scalar_type() != at::kDouble ? tensor.to(at::kFloat) : tensor;
+}
+
 // self, target, weight, reduction, ignore_index, label_smoothing. Classes by number, one target a
 // row; autograd takes the rest (probabilities, maps of targets, smoothing).
 Backward cross_entropy(Call& call) {
@@ -10,17 +17,20 @@ Backward cross_entropy(Call& call) {
   const bool plain = !at::isFloatingType(target.scalar_type()) && logits.dim() <= 2 &&
                      logits.dim() >= 1 && logits.sizes() != target.sizes() &&
                      call.at(5).toDouble() == 0;
-  const auto weight = call.optional(2);
+  auto weight = call.optional(2);
   if (!plain || (call.wanted.size() > 2 && call.wants(2))) return nullptr;
   const int64_t reduction = call.at(3).toInt(), ignored = call.at(4).toInt();
   const int64_t dim = logits.dim() - 1;
   const at::Tensor logs = at::log_softmax(logits, dim, logits.scalar_type());
-  auto [loss, total] = at::nll_loss_forward(logs, target, weight, reduction, ignored);
+  const at::Tensor of_logs = for_nll_loss(call, logs);
+  if (weight) weight = for_nll_loss(call, *weight);
+  auto [loss, total] = at::nll_loss_forward(of_logs, target, weight, reduction, ignored);
   call.give(loss);
   return unary([=, total = total](const at::Tensor& gradient) {
-    return at::_log_softmax_backward_data(
-        at::nll_loss_backward(gradient, logs, target, weight, reduction, ignored, total), logs, dim,
-        logs.scalar_type());
+    const at::Tensor of_nll =
+        at::nll_loss_backward(gradient, of_logs, target, weight, reduction, ignored, total);
+    const at::ScalarType type = logs.scalar_type();
+    return at::_log_softmax_backward_data(of_nll.to(type), logs, dim, type);
   });
 }
 
@@ -37,7 +47,7 @@ Backward mse(Call& call) {
 }
 
 constexpr Rule kRules[] = {
-    {"aten::cross_entropy_loss", cross_entropy, Autocast::kFloat, "aten::nll_loss"},
+    {"aten::cross_entropy_loss", cross_entropy, Autocast::kFloat},
     {"aten::mse_loss", mse, Autocast::kFloat},
 };
 

@@ -86,10 +86,14 @@ Backward embedding(Call& call) {
   });
 }
 
+constexpr bool kSplits = true;
 constexpr Rule kRules[] = {
-    {"aten::linear", linear, Autocast::kLower}, {"aten::addmm", addmm, Autocast::kLower},
-    {"aten::mm", mm, Autocast::kLower},         {"aten::bmm", matmul, Autocast::kLower},
-    {"aten::matmul", matmul, Autocast::kLower}, {"aten::embedding", embedding},
+    {"aten::linear", linear, Autocast::kLower, kSplits},
+    {"aten::addmm", addmm, Autocast::kLower, kSplits},
+    {"aten::mm", mm, Autocast::kLower, kSplits},
+    {"aten::bmm", matmul, Autocast::kLower, kSplits},
+    {"aten::matmul", matmul, Autocast::kLower, kSplits},
+    {"aten::embedding", embedding},
 };
 
 }  // namespace

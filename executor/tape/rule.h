@@ -6,7 +6,8 @@
 // (also where it is absent), a Tensor[] one an element; results alike.
 //
 // A rule need not care for broadcasting and element types: the tape sums a gradient to its
-// argument's shape and converts it to its element type. It may return nullptr before it changes the
+// argument's shape and converts it to its element type. A backward may be called twice, for other
+// arguments each time. A rule may return nullptr before it changes the
 // stack: the tape then takes autograd for this call.
 #pragma once
 
@@ -31,6 +32,7 @@ struct Call {
   const c10::OperatorHandle& op;
   torch::jit::Stack& stack;  // arguments in schema order; the results afterwards
   const Mask& wanted;
+  bool autocast = false;  // is on around the call; not inside it
 
   const at::IValue& at(size_t i) const { return stack[i]; }
   at::Tensor tensor(size_t i) const { return stack[i].toTensor(); }
@@ -52,7 +54,9 @@ struct Rule {
   std::string_view op;  // "aten::add.Tensor"
   Backward (*run)(Call&);
   Autocast autocast = Autocast::kNone;
-  std::string_view part = {};  // an operator it is made of: autocast may know that one alone
+  // Gradients of single arguments cost what they are of the whole: worth running apart. (A
+  // normalization's kernel makes all of them in one pass.)
+  bool splits = false;
 };
 
 // nullptr: none.

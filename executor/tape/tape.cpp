@@ -1,6 +1,5 @@
 #include "executor/tape/tape.h"
 
-#include <ATen/ExpandUtils.h>
 #include <ATen/autocast_mode.h>
 
 #include <utility>
@@ -72,11 +71,6 @@ Plan make_plan(const c10::OperatorHandle& op, std::string_view name, at::DeviceT
   const c10::DispatchKey key =
       device == at::kCPU ? c10::DispatchKey::AutocastCPU : c10::DispatchKey::AutocastCUDA;
   plan.autocast = op.hasKernelForDispatchKey(key);
-  if (plan.rule != nullptr && !plan.rule->part.empty()) {
-    const auto part =
-        c10::Dispatcher::singleton().findSchemaOrThrow(std::string(plan.rule->part).c_str(), "");
-    plan.autocast = plan.autocast || part.hasKernelForDispatchKey(key);
-  }
   return plan;
 }
 
@@ -173,18 +167,20 @@ void Tape::call(const c10::OperatorHandle& op, const Plan& plan, const ResultSlo
   Record record = begin(plan, stack);
   if (plan.rule != nullptr && !is_complex(plan, stack)) {
     torch::jit::Stack before;
-    if (plan.autocast && plan.rule->autocast != Autocast::kNone) {
-      for (const c10::DeviceType device : {at::kCPU, at::kCUDA}) {
-        if (!at::autocast::is_autocast_enabled(device)) continue;
-        before = stack;
-        convert_arguments(plan, device, stack);
-      }
+    bool autocast = false;
+    for (const c10::DeviceType device : {at::kCPU, at::kCUDA}) {
+      if (!at::autocast::is_autocast_enabled(device)) continue;
+      autocast = true;
+      if (!plan.autocast || plan.rule->autocast == Autocast::kNone) continue;
+      before = stack;
+      convert_arguments(plan, device, stack);
     }
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    Call call{op, stack, record.wanted};
+    Call call{op, stack, record.wanted, autocast};
     record.backward = plan.rule->run(call);
     if (!record.backward && !before.empty()) stack = std::move(before);
   }
+  record.splits = record.backward && plan.rule->splits;
   if (!record.backward) through_autograd(op, plan, stack, record);
   if (name_results(results, stack, record)) records_.push_back(std::move(record));
 }
@@ -194,85 +190,6 @@ void Tape::finish(std::vector<int32_t> inputs, std::vector<int32_t> outputs,
   inputs_ = std::move(inputs);
   outputs_ = std::move(outputs);
   taps_ = std::move(taps);
-}
-
-void Tape::add(int32_t slot, at::Tensor gradient) {
-  at::Tensor& sum = gradients_[static_cast<size_t>(slot)];
-  if (!sum.defined()) {
-    sum = std::move(gradient);
-    return;
-  }
-  // Ours alone, so nobody sees it change.
-  const bool own = sum.use_count() == 1 && sum.has_storage() && sum.storage().use_count() == 1 &&
-                   sum.is_non_overlapping_and_dense() &&
-                   sum.scalar_type() == gradient.scalar_type() && sum.sizes() == gradient.sizes();
-  if (own) {
-    sum.add_(gradient);
-  } else {
-    sum = sum + gradient;
-  }
-}
-
-void Tape::play(Record& record) {
-  Tensors results(record.results.size());
-  bool any = false;
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (record.results[i] == kNoSlot) continue;
-    results[i] = std::move(gradients_[static_cast<size_t>(record.results[i])]);
-    gradients_[static_cast<size_t>(record.results[i])] = at::Tensor();
-    any = any || results[i].defined();
-  }
-  if (!any) return;
-  if (!record.backward && !record.call) {
-    add(record.arguments[0].slot, std::move(results[0]));
-    return;
-  }
-  Tensors arguments(record.arguments.size());
-  if (record.backward) {
-    record.backward(results, record.wanted, arguments);
-  } else {
-    const c10::impl::ForceDispatchKeyGuard above(above_);
-    std::vector<Seed> seeds;
-    for (size_t i = 0; i < results.size(); ++i) {
-      if (results[i].defined()) seeds.push_back({false, i, std::move(results[i])});
-    }
-    arguments = record.call->backward(std::move(seeds));
-  }
-  results.clear();
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!record.wanted[i] || !arguments[i].defined()) continue;
-    const Argument& argument = record.arguments[i];
-    at::Tensor& gradient = arguments[i];
-    if (gradient.sizes() != at::IntArrayRef(argument.sizes)) {
-      gradient = at::sum_to(std::move(gradient), argument.sizes);
-    }
-    if (gradient.scalar_type() != argument.type) gradient = gradient.to(argument.type);
-    add(argument.slot, std::move(gradient));
-  }
-}
-
-std::vector<at::Tensor> Tape::backward(std::vector<Seed> seeds) {
-  above_ = c10::impl::tls_local_dispatch_key_set();
-  const Below below;
-  gradients_.resize(carries_.size());
-  for (Seed& seed : seeds) {
-    const int32_t slot = (seed.tap ? taps_ : outputs_).at(seed.index);
-    if (carries(slot)) add(slot, std::move(seed.gradient));
-  }
-  seeds.clear();
-  for (auto record = records_.rbegin(); record != records_.rend(); ++record) {
-    play(*record);
-    *record = Record();
-  }
-  records_.clear();
-  std::vector<at::Tensor> result(inputs_.size());
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    if (carries(inputs_[i])) {
-      result[i] = std::move(gradients_[static_cast<size_t>(inputs_[i])]);
-    }
-  }
-  gradients_.clear();
-  return result;
 }
 
 }  // namespace weft::executor::tape

@@ -66,6 +66,9 @@ class Tape final : public Recording {
   void finish(std::vector<int32_t> inputs, std::vector<int32_t> outputs, std::vector<int32_t> taps);
 
   std::vector<at::Tensor> backward(std::vector<Seed> seeds) override;
+  std::vector<at::Tensor> backward_first(std::vector<Seed> seeds,
+                                         const std::vector<bool>& first) override;
+  std::vector<at::Tensor> backward_rest() override;
 
  private:
   struct Argument {
@@ -77,22 +80,37 @@ class Tape final : public Recording {
     Backward backward;                        // none: an alias, or
     std::unique_ptr<AutogradRecording> call;  // through autograd
     Mask wanted;
+    bool splits = false;              // as its rule says
     std::vector<Argument> arguments;  // flat
     std::vector<int32_t> results;     // flat; kNoSlot: nobody reads it
+    // Between the parts of a backward: gradients of the results that the rest begins from, or those
+    // of the arguments that the first part made and the rest hands on.
+    Tensors pending, made;
+
+    bool is_alias() const { return !backward && !call && made.empty(); }
   };
 
   Record begin(const Plan& plan, const torch::jit::Stack& stack) const;
   void through_autograd(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack& stack,
                         Record& record) const;
   bool name_results(const ResultSlots& results, const torch::jit::Stack& stack, Record& record);
+  void seed(std::vector<Seed> seeds);
+  Tensors take_results(const Record& record);
+  void differentiate(Record& record, Tensors& results, const Mask& wanted, Tensors& arguments);
   void play(Record& record);
+  void play_first(Record& record);
+  void play_rest(Record& record);
+  void mark_early(const std::vector<bool>& first);
+  void add_all(const Record& record, Tensors& arguments, const Mask& which);
   void add(int32_t slot, at::Tensor gradient);
+  std::vector<at::Tensor> take_inputs(bool early);
 
   c10::impl::LocalDispatchKeySet above_;  // the thread's dispatch state outside of Below
   std::vector<char> carries_;
   std::vector<Record> records_;
   std::vector<int32_t> inputs_, outputs_, taps_;
   std::vector<at::Tensor> gradients_;  // by slot, during backward
+  std::vector<char> early_;            // by slot: an input of the first part flows into it
 };
 
 class Tape::Below {

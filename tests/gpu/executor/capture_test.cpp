@@ -131,9 +131,13 @@ TEST_F(GpuCapture, TrainingIsTheSameWithAndWithout) {
     const auto cut = must(
         opdag::split_contiguous(wide, std::vector<double>(opdag::cut_units(wide).size(), 1.0), 2));
     for (const opdag::Partition& partition : {one_stage(wide), cut}) {
-      for (int micro_batches : {1, 4}) {
+      for (const auto& [micro_batches, schedule] : {std::pair{1, job::PipelineSchedule::k1F1B},
+                                                    {4, job::PipelineSchedule::k1F1B},
+                                                    {1, job::PipelineSchedule::kZbH1},
+                                                    {4, job::PipelineSchedule::kZbH1}}) {
         ClusterOptions options = cluster_options(partition);
         options.runtime.micro_batches = micro_batches;
+        options.runtime.plan.schedule = schedule;
         options.runtime.device = "cuda:0";
         options.runtime.train.clip_norm = 0.5;
         options.runtime.capture = false;

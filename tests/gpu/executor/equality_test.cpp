@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "executor/checkpoint.h"
+#include "job/names.h"
 #include "tests/support/exported_models.h"
 
 namespace weft::executor::testing {
@@ -52,7 +53,7 @@ void expect_near(const Computed& truth, const Computed& found, const std::string
 }
 
 std::string named(const std::string& model, int32_t stages, job::PipelineSchedule schedule) {
-  return model + ", " + std::to_string(stages) + (schedule == kGPipe ? " gpipe" : " 1f1b");
+  return model + ", " + std::to_string(stages) + " " + std::string(job::name_of(schedule));
 }
 
 TEST_P(GpuEquality, LossAndGradientsOfPyTorchOnTheCard) {
@@ -60,7 +61,7 @@ TEST_P(GpuEquality, LossAndGradientsOfPyTorchOnTheCard) {
   const Tensors truth = reference(GetParam(), "f64.cuda");
   const Computed expected{truth.at("loss").item<double>(), part_of(truth, "grad.")};
   for (int32_t stages = 1; stages <= 3; ++stages) {
-    for (const auto schedule : {kGPipe, k1F1B}) {
+    for (const auto schedule : {kGPipe, k1F1B, kZbH1}) {
       const RunSpec spec{.stages = stages, .schedule = schedule, .device = kCard};
       expect_near(expected, differentiate(model, spec), named(GetParam(), stages, schedule));
     }
@@ -71,7 +72,7 @@ TEST_P(GpuEquality, ParametersAfterTwentyStepsOfAdamW) {
   const Model model = load(GetParam(), true, "cuda");
   const Tensors truth = part_of(reference(GetParam(), "f64.cuda"), "param.");
   for (int32_t stages = 1; stages <= 3; ++stages) {
-    const auto schedule = stages % 2 == 0 ? kGPipe : k1F1B;
+    const auto schedule = stages % 2 == 0 ? kZbH1 : k1F1B;
     const RunSpec spec{.stages = stages, .schedule = schedule, .device = kCard};
     std::string name = "none";
     const double gap = worst_of(truth, train(model, spec), name);
@@ -131,7 +132,7 @@ TEST_F(GpuDropout, SeveralStagesEqualOneBitForBit) {
   const Computed other_seed = differentiate(model, {.device = kCard, .seed = 12});
   EXPECT_NE(whole.loss, other_seed.loss) << "dropout draws nothing";
   for (int32_t stages = 2; stages <= 4; ++stages) {
-    for (const auto schedule : {kGPipe, k1F1B}) {
+    for (const auto schedule : {kGPipe, k1F1B, kZbH1}) {
       SCOPED_TRACE(named("gpt2_dropout", stages, schedule));
       const RunSpec spec{.stages = stages, .schedule = schedule, .device = kCard};
       const Computed parts = differentiate(model, spec);

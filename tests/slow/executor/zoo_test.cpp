@@ -32,7 +32,7 @@ TEST_P(Zoo, LossAndGradientsInFloat64) {
   const Computed whole = differentiate(model, {});
   expect_equals_f64(whole, truth);
   expect_buffers(model, whole, truth);
-  for (const auto schedule : {kGPipe, k1F1B}) {
+  for (const auto schedule : {kGPipe, kZbH1}) {
     const Computed parts = differentiate(
         model, {.stages = 3, .schedule = schedule, .cut_seed = schedule == kGPipe ? 41U : 42U});
     EXPECT_EQ(parts.loss, whole.loss);

@@ -40,10 +40,24 @@ TEST(CapturedProgram, WhereACaptureFailsTheStepGoesOnPlainly) {
   spec.gradients = {true, true};
   spec.outputs = {y};
   const Program program = must(Program::compile(graph, spec));
-  for (const int fails : {0, 1}) {  // forward, backward
+  const auto seed = [] { return std::vector<Seed>{{false, 0, at::ones({})}}; };
+  const auto whole = [&](Recording& recording) { return recording.backward(seed()); };
+  const auto split = [&](Recording& recording) {
+    auto found = recording.backward_first(seed(), {true, false});
+    EXPECT_FALSE(found[1].defined());
+    auto rest = recording.backward_rest();
+    EXPECT_FALSE(rest[0].defined());
+    found[1] = rest[1];
+    return found;
+  };
+  using Backward = std::function<std::vector<at::Tensor>(Recording&)>;
+  // The capture that fails: of the forward, the backward or its first part, its second part.
+  const std::vector<std::pair<int, Backward>> cases{
+      {0, whole}, {1, whole}, {0, split}, {1, split}, {2, split}};
+  for (const auto& [fails, backward] : cases) {
     int spaces = 0;
     CapturedProgram captured(program,
-                             [&] {
+                             [&, fails = fails] {
                                ++spaces;
                                return std::make_unique<FailingSpace>(fails);
                              },
@@ -54,9 +68,8 @@ TEST(CapturedProgram, WhereACaptureFailsTheStepGoesOnPlainly) {
       const auto plain = must(program.run({input, weight}, {}));
       const auto run = must(captured.run({input, weight}, {}));
       EXPECT_TRUE(at::equal(plain.outputs[0].toTensor(), run.outputs[0].toTensor()));
-      const auto seed = [] { return std::vector<Seed>{{false, 0, at::ones({})}}; };
       const auto expected = plain.recording->backward(seed());
-      const auto found = run.recording->backward(seed());
+      const auto found = backward(*run.recording);
       EXPECT_TRUE(at::equal(expected[0], found[0]) && at::equal(expected[1], found[1]));
     }
     EXPECT_EQ(spaces, 1);  // it is not tried again

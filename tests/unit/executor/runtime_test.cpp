@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "job/names.h"
 #include "tests/unit/executor/runtime_support.h"
 
 namespace weft::executor::testing {
@@ -52,8 +53,9 @@ RC_GTEST_PROP(Runtime, AnyCutAndScheduleGiveTheSameBits, ()) {
   const auto cut = must(opdag::random_partition(graph, stages, rng));
   ClusterOptions parts = cluster_options(cut, seed);
   parts.runtime.train.clip_norm = whole.runtime.train.clip_norm;
-  parts.runtime.plan.schedule =
-      rng.below(2) == 0 ? job::PipelineSchedule::kGPipe : job::PipelineSchedule::k1F1B;
+  const auto& schedules = job::Names<job::PipelineSchedule>::kAll;
+  parts.runtime.plan.schedule = schedules[rng.below(schedules.size())].second;
+  if (rng.below(4) == 0) parts.runtime.differentiation = Differentiation::kAutograd;
   parts.runtime.plan.gap = static_cast<int32_t>(1 + rng.below(3));
   parts.network.loss = 0.1;
   parts.network.duplicate = 0.1;

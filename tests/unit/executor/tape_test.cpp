@@ -132,8 +132,10 @@ Outcome by_autograd(const std::string& op, const Plan& plan, const Stack& given,
   return outcome;
 }
 
+// first: in two parts, the first of which makes the gradient of wanted[first] (or none).
 Outcome by_tape(const std::string& op, const Plan& plan, const Stack& given,
-                const std::vector<size_t>& wanted, bool autocast = false) {
+                const std::vector<size_t>& wanted, bool autocast = false,
+                std::optional<size_t> first = std::nullopt) {
   Stack stack = copy(given);
   const auto first_result = static_cast<int32_t>(plan.arguments.size());
   constexpr int32_t kResults = 8;
@@ -162,7 +164,18 @@ Outcome by_tape(const std::string& op, const Plan& plan, const Stack& given,
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].defined()) seeds.push_back({false, i, gradients[i]});
   }
-  outcome.gradients = tape.backward(std::move(seeds));
+  if (!first) {
+    outcome.gradients = tape.backward(std::move(seeds));
+    return outcome;
+  }
+  std::vector<bool> early(wanted.size());
+  if (*first < early.size()) early[*first] = true;
+  outcome.gradients = tape.backward_first(std::move(seeds), early);
+  const auto rest = tape.backward_rest();
+  for (size_t i = 0; i < early.size(); ++i) {
+    EXPECT_FALSE((early[i] ? rest[i] : outcome.gradients[i]).defined()) << i;
+    if (!early[i]) outcome.gradients[i] = rest[i];
+  }
   return outcome;
 }
 
@@ -267,6 +280,93 @@ TEST(Tape, UnderAutocastTheSameArgumentsAreConverted) {
     }
   }
   EXPECT_GT(compared, 150);
+}
+
+// On a card autocast knows nll_loss alone: the logarithms keep the type of the logits. Here the
+// plan is told that nothing is known of the whole.
+TEST(Tape, CrossEntropyWhereAutocastKnowsItsSecondHalfAlone) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    at::manual_seed(3);
+    const at::Tensor logits = d({5, 4}).to(type);
+    const at::Tensor targets = at::arange(5, of_type(at::kLong)).remainder(4);
+    for (const at::Tensor& weight : {at::Tensor(), at::rand({4}, of_type(type))}) {
+      const at::IValue classes = weight.defined() ? at::IValue(weight) : at::IValue();
+      const Stack stack{logits, targets, classes, 1, -100, 0.0};
+      Plan plan = plan_of("aten::cross_entropy_loss", stack);
+      plan.autocast = false;
+      const Outcome found = by_tape("aten::cross_entropy_loss", plan, stack, {0}, true);
+      const at::Tensor leaf = logits.detach().set_requires_grad(true);
+      const at::Tensor loss = at::nll_loss(at::log_softmax(leaf, 1).to(at::kFloat), targets,
+                                           weight.defined() ? weight.to(at::kFloat) : weight);
+      const auto gradients = torch::autograd::grad({loss}, {leaf}, start({loss}));
+      expect_same(found, {{loss}, gradients}, 1e-12);
+    }
+  }
+}
+
+// Whatever the first part is asked for, the parts together have the bits of the whole; what the
+// rule says can run apart is not run in the first part.
+TEST(Tape, ABackwardInTwoPartsHasTheBitsOfTheWhole) {
+  int compared = 0;
+  for (const Case& one : all_cases()) {
+    at::manual_seed(3);
+    const Stack stack = one.arguments();
+    const Plan plan = plan_of(one.op, stack);
+    const auto wanted = choices(plan, stack).back();
+    const Outcome whole = by_tape(one.op, plan, stack, wanted);
+    for (size_t first = 0; first <= wanted.size(); ++first) {  // one input, or none
+      SCOPED_TRACE(one.op + ", first " + std::to_string(first));
+      const Outcome parts = by_tape(one.op, plan, stack, wanted, false, first);
+      ASSERT_EQ(parts.gradients.size(), whole.gradients.size());
+      for (size_t i = 0; i < whole.gradients.size(); ++i) {
+        const at::Tensor &a = whole.gradients[i], &b = parts.gradients[i];
+        ASSERT_EQ(a.defined(), b.defined()) << i;
+        if (!a.defined()) continue;
+        EXPECT_TRUE(device() == at::kCPU ? at::equal(a, b) : at::allclose(a, b, 1e-12, 1e-12)) << i;
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GT(compared, 400);
+}
+
+// y = (tanh(w) x) + tanh(w) x' where only x is early: what leads to w alone waits, and w's two
+// contributions add in the order of the whole.
+TEST(Tape, WhatLeadsToWeightsAloneWaits) {
+  const auto run = [](bool split) {
+    at::manual_seed(5);
+    const at::Tensor x = d({3, 4}), w = d({4, 4});
+    Tape tape(6);
+    tape.want(0);
+    tape.want(1);
+    {
+      const Tape::Below below;
+      Stack a{w}, b, c, e;
+      const auto call = [&](const char* op, std::vector<Plan::Argument> arguments, int32_t result,
+                            Stack& stack) {
+        tape.call(handle(op), make_plan(handle(op), op, device(), std::move(arguments)), {{result}},
+                  stack);
+      };
+      call("aten::tanh", {{0, -1, 1}}, 2, a);
+      b = {x, a[0]};
+      call("aten::mm", {{0, -1, 0}, {1, -1, 2}}, 3, b);
+      c = {b[0], a[0]};
+      call("aten::mm", {{0, -1, 3}, {1, -1, 2}}, 4, c);
+      e = {c[0]};
+      call("aten::erf", {{0, -1, 4}}, 5, e);  // no rule
+    }
+    tape.finish({0, 1}, {5}, {});
+    const at::Tensor seed = at::ones({3, 4}, of_type(at::kDouble));
+    if (!split) return tape.backward({{false, 0, seed}});
+    auto found = tape.backward_first({{false, 0, seed}}, {true, false});
+    EXPECT_TRUE(found[0].defined() && !found[1].defined());
+    auto rest = tape.backward_rest();
+    EXPECT_TRUE(!rest[0].defined() && rest[1].defined());
+    found[1] = rest[1];
+    return found;
+  };
+  const auto whole = run(false), parts = run(true);
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(whole[i], parts[i])) << i;
 }
 
 // x feeds two operators through names of its own, one of them without a rule; the sum has the order
