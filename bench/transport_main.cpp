@@ -4,9 +4,9 @@
 //   weft send|receive   a TlsEndpoint: bulk activations one way, one small gradient back for each,
 //                       and if asked an urgent message every so many ms
 //   plain send|receive  asio::ssl::stream in a coroutine loop, nothing else; the system's
-//   congestion
-//                       control or --congestion
+//                       congestion control or --congestion
 //   seal                AES-128-GCM alone, one thread, records of 16 KiB: no sockets
+//   line                how far apart the processors are (cache_line.h)
 #include <fmt/format.h>
 #include <openssl/evp.h>
 #include <openssl/ssl.h>
@@ -26,6 +26,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/os/net.h"
+#include "bench/cache_line.h"
 #include "net/tls/context.h"
 #include "net/tls/tls_endpoint.h"
 
@@ -52,7 +53,7 @@ Result<Options> parse(int argc, char** argv) {
   Options o;
   int i = 1;
   if (i < argc) o.what = argv[i++];
-  if (o.what != "seal" && i < argc) o.role = argv[i++];
+  if (o.what != "seal" && o.what != "line" && i < argc) o.role = argv[i++];
   for (; i + 1 < argc; i += 2) {
     const std::string name = argv[i];
     const char* value = argv[i + 1];
@@ -84,8 +85,9 @@ Result<Options> parse(int argc, char** argv) {
       return make_error(Code::kInvalid, fmt::format("unknown option {}", name));
     }
   }
-  const bool known = o.what == "seal" || ((o.what == "weft" || o.what == "plain") &&
-                                          (o.role == "send" || o.role == "receive"));
+  const bool known =
+      o.what == "seal" || o.what == "line" ||
+      ((o.what == "weft" || o.what == "plain") && (o.role == "send" || o.role == "receive"));
   if (!known) return make_error(Code::kInvalid, "usage: bench-transport weft|plain send|receive …");
   return o;
 }
@@ -116,7 +118,7 @@ class Window {
     last_ = now;
     cpu_last_ = cpu_seconds();
   }
-  bool over() const { return monotonic_seconds() > end_; }
+  bool over(double since = 0) const { return monotonic_seconds() > end_ + since; }
   bool open() const { return monotonic_seconds() >= begin_ && !over(); }
   // The first count only starts the clock.
   json report() const {
@@ -183,7 +185,7 @@ Buffer stamped() {
   return Buffer(std::move(bytes));
 }
 
-// Sends until the receivers, whose window ends a moment later, have left.
+// Sends until the receivers, who stay longer than any window, have left.
 Status drive_sender(const Options& o, Endpoint& endpoint, Window& window) {
   std::vector<std::byte> random(static_cast<size_t>(o.message_bytes));
   for (size_t i = 0; i < random.size(); ++i)
@@ -229,7 +231,9 @@ Result<json> send_weft(const Options& o) {
   return window.report();
 }
 
-// One receiving stage. It stays until all are over: the first to leave would end the sender.
+// One receiving stage. It stays until all are over, the sender's window too, which may have begun
+// later: the first to leave ends the sender.
+constexpr double kLingerSeconds = 0.3;
 Result<json> receive_stage(const Options& o, int32_t stage, std::atomic<int>& over) {
   WEFT_TRY(const auto endpoint, endpoint_of(o, stage, o.port + stage));
   WEFT_TRY_STATUS(
@@ -239,7 +243,7 @@ Result<json> receive_stage(const Options& o, int32_t stage, std::atomic<int>& ov
   uint64_t next = 0, urgent = 0;
   std::vector<double> delays_ms;
   for (bool counted = false; over < o.streams;) {
-    if (window.over() && !counted) {
+    if (window.over(kLingerSeconds) && !counted) {
       counted = true;
       ++over;
     }
@@ -387,6 +391,7 @@ Result<json> seal(const Options& o) {
 
 Result<json> run(const Options& o) {
   if (o.what == "seal") return seal(o);
+  if (o.what == "line") return json{{"nanoseconds", cache_line_round_trip_ns()}};
   if (o.what == "plain") return run_plain(o);
   return o.role == "send" ? send_weft(o) : receive_weft(o);
 }

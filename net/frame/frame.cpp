@@ -216,35 +216,40 @@ uint64_t checksum(std::span<const std::byte> head, std::span<const std::byte> bo
 
 }  // namespace
 
-void encode_frame(const Frame& frame, std::span<const std::byte> body,
-                  std::vector<std::byte>& out) {
+void encode_head(const Frame& frame, std::span<const std::byte> body, std::vector<std::byte>& out) {
   const size_t start = out.size();
   out.resize(start + kPrefixBytes);
   FieldWriter writer(out);
   std::visit([&](const auto& f) { write_header(writer, f); }, frame);
-  const size_t header_bytes = out.size() - start - kPrefixBytes;
-  writer.bytes(body);
+  const std::span<std::byte> head = std::span(out).subspan(start);
+  const size_t header_bytes = head.size() - kPrefixBytes;
+  WEFT_CHECK(header_bytes <= kMaxHeaderBytes && body.size() <= max_body_bytes(type_of(frame)));
+  const auto put = [&](size_t at, auto value) {
+    std::memcpy(head.data() + at, &value, sizeof value);
+  };
+  put(0, kFrameMagic);
+  put(4, kFrameVersion);
+  put(5, static_cast<uint8_t>(type_of(frame)));
+  put(6, static_cast<uint16_t>(header_bytes));
+  put(8, static_cast<uint32_t>(body.size()));
+  put(kCheckedPrefixBytes, checksum(head, body));
+}
+
+void encode_frame(const Frame& frame, std::span<const std::byte> body,
+                  std::vector<std::byte>& out) {
+  std::vector<std::byte> keys;
   if (const auto* hello = std::get_if<HelloFrame>(&frame)) {
+    FieldWriter writer(keys);
     write_keys(writer, hello->held);
     write_keys(writer, hello->consumed);
     for (const PartialMessage& partial : hello->partial) {
       write_key(writer, partial.key);
       writer.number(partial.bytes);
     }
+    body = keys;
   }
-  const size_t body_bytes = out.size() - start - kPrefixBytes - header_bytes;
-  WEFT_CHECK(header_bytes <= kMaxHeaderBytes && body_bytes <= max_body_bytes(type_of(frame)));
-
-  std::vector<std::byte> prefix;
-  FieldWriter fields(prefix);
-  fields.number(kFrameMagic);
-  fields.number(kFrameVersion);
-  fields.number(static_cast<uint8_t>(type_of(frame)));
-  fields.number(static_cast<uint16_t>(header_bytes));
-  fields.number(static_cast<uint32_t>(body_bytes));
-  std::copy(prefix.begin(), prefix.end(), out.begin() + static_cast<ptrdiff_t>(start));
-  const uint64_t sum = checksum(std::span(out).subspan(start), {});
-  std::memcpy(out.data() + start + kCheckedPrefixBytes, &sum, sizeof sum);
+  encode_head(frame, body, out);
+  FieldWriter(out).bytes(body);
 }
 
 Result<Prefix> decode_prefix(std::span<const std::byte> bytes) {

@@ -129,6 +129,8 @@ struct Prefix {
 // Appends the whole frame to out. body: elements of a message or chunk frame, at most
 // kMaxChunkBytes; empty for all others.
 void encode_frame(const Frame& frame, std::span<const std::byte> body, std::vector<std::byte>& out);
+// The same without the body, which follows it on the wire. Not for a hello, whose body is its own.
+void encode_head(const Frame& frame, std::span<const std::byte> body, std::vector<std::byte>& out);
 
 // bytes: exactly kPrefixBytes.
 Result<Prefix> decode_prefix(std::span<const std::byte> bytes);

@@ -48,7 +48,8 @@ void MessageOutbox::admit(const Channel& channel) {
   }
 }
 
-MessageKey MessageOutbox::next_frame(std::vector<std::byte>& out, size_t frame_bytes) {
+MessageOutbox::NextFrame MessageOutbox::next_frame(std::vector<std::byte>& out,
+                                                   size_t frame_bytes) {
   WEFT_CHECK(!ready_.empty());
   const MessageKey key = ready_.begin()->second;
   Transfer& transfer = in_flight_.at(key);
@@ -61,20 +62,20 @@ MessageKey MessageOutbox::next_frame(std::vector<std::byte>& out, size_t frame_b
       {uint64_t{kMaxChunkBytes}, uint64_t{frame_bytes - overhead}, total - transfer.offset});
   const auto body = message.bytes.bytes().subspan(transfer.offset, count);
   if (transfer.started) {
-    encode_frame(ChunkFrame{transfer.id, transfer.offset}, body, out);
+    encode_head(ChunkFrame{transfer.id, transfer.offset}, body, out);
   } else {
     transfer.id = next_transfer_++;
     transfer.started = transfer.was_started = true;
-    encode_frame(MessageFrame{transfer.id, key, message.none, message.dtype, message.sizes,
-                              message.strides, total, transfer.offset},
-                 body, out);
+    encode_head(MessageFrame{transfer.id, key, message.none, message.dtype, message.sizes,
+                             message.strides, total, transfer.offset},
+                body, out);
   }
   transfer.offset += count;
   if (transfer.offset == total) {
     transfer.state = State::kSent;
     ready_.erase(ready_.begin());
   }
-  return key;
+  return {key, body};
 }
 
 void MessageOutbox::release(Transfer& transfer) {

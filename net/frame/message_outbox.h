@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -28,9 +29,14 @@ class MessageOutbox {
   void push(Message message);
 
   bool has_frame() const { return !ready_.empty(); }
-  // Appends the next frame of the most urgent message to out, at most frame_bytes long, and says
-  // whose it is. Requires has_frame().
-  MessageKey next_frame(std::vector<std::byte>& out, size_t frame_bytes);
+  struct NextFrame {
+    MessageKey key;  // whose it is
+    std::span<const std::byte> body;
+  };
+  // The next frame of the most urgent message, at most frame_bytes long: appends its head to out;
+  // its body stays where the message has it and is valid until any other call. Requires
+  // has_frame().
+  NextFrame next_frame(std::vector<std::byte>& out, size_t frame_bytes);
 
   // kCorrupt: the other side acknowledges what it cannot have received.
   Status on_ack(const MessageKey& key);

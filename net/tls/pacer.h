@@ -30,7 +30,7 @@ class Pacer {
   // is the queue that matters, up to what timers keep.
   static constexpr double kMaxPacedRate = 50e6, kMaxFarPacedRate = 250e6;  // bytes a second
   static constexpr double kFarMs = 5;                                      // of round trip
-  static constexpr size_t kMinWrite = 4096, kFirstWrite = 16 * 1024, kMaxWrite = 256 * 1024;
+  static constexpr size_t kMinWrite = 4096, kFirstWrite = 16 * 1024, kMaxWrite = 512 * 1024;
 
   // After each write: whether there is more to send. A window with a lull measures the sender.
   void note(bool more) { busy_ = busy_ && more; }

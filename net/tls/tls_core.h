@@ -43,10 +43,10 @@ struct Connection {
   void push_control(Frame frame);
 
   TlsStream stream;
-  asio::steady_timer wake;        // cancelled when there is something to write
-  std::deque<Frame> control;      // goes before any message
-  std::vector<std::byte> packed;  // frames that make the next record
-  size_t handled = 0;             // bytes of the frame that was read last
+  asio::steady_timer wake;      // cancelled when there is something to write
+  std::deque<Frame> control;    // goes before any message
+  std::vector<std::byte> head;  // of the frame that goes next
+  size_t handled = 0;           // bytes of the frame that was read last
   Pacer pacer;
   CongestionChoice congestion;
   Link* link = nullptr;     // once authenticated
@@ -125,12 +125,12 @@ class TlsCore {
   Status check_hello(const Link& link, const HelloFrame& hello) const;
   Result<Link*> check_certificate(Connection& connection, const Link* expected);
   void activate(const ConnectionPtr& connection, const HelloFrame& hello);
-  Task<Status> gather(ConnectionPtr connection, size_t bytes);
+  Task<Status> gather(ConnectionPtr connection, size_t least, size_t most);
   Task<Status> read_frame(ConnectionPtr connection, DecodedFrame* out);
   Task<void> read_loop(ConnectionPtr connection);
   Task<void> write_loop(ConnectionPtr connection);
   TlsStream::ErrorCode fill(Connection& connection);
-  void pack(Connection& connection, size_t room);
+  void count(const MessageKey& key, size_t frame_bytes);
   void pace(Connection& connection);
   Status handle(Connection& connection, DecodedFrame& decoded);
   Status handle_arrival(Connection& connection, Result<MessageInbox::Arrival> arrival);

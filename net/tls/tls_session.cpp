@@ -20,7 +20,7 @@ namespace {
 using asio::as_tuple;
 using asio::use_awaitable;
 
-constexpr int64_t kTlsRecordBytes = 22;      // header, content type and tag of one TLS 1.3 record
+constexpr size_t kTlsRecordBytes = 22;       // header, content type and tag of one TLS 1.3 record
 constexpr size_t kWorthPackingBytes = 2048;  // room below which a message frame waits for the next
 constexpr size_t kMaxFrameBytes = kPrefixBytes + kMaxHeaderBytes + kMaxHelloBytes;
 static_assert(kMaxFrameBytes < TlsStream::kMaxArrived, "a frame must fit into what a stream holds");
@@ -152,35 +152,45 @@ Status TlsCore::check_hello(const Link& link, const HelloFrame& hello) const {
                                 hello.peer, hello.stage, hello.job, hello.epoch));
 }
 
-// Brings what arrived to `bytes` bytes.
-Task<Status> TlsCore::gather(ConnectionPtr connection, size_t bytes) {
+// Brings what arrived to `least` bytes, at most `most`.
+Task<Status> TlsCore::gather(ConnectionPtr connection, size_t least, size_t most) {
   TlsStream& stream = connection->stream;
-  while (stream.arrived().size() < bytes) {
-    const auto ec = co_await stream.read(bytes - stream.arrived().size());
+  while (stream.arrived().size() < least) {
+    const auto ec = co_await stream.read(most - stream.arrived().size());
     if (ec) co_return io_error(ec, "the connection ended");
   }
   co_return Status();
 }
 
 // The frame's body points into what the stream holds, or into the message it belongs to, and lives
-// until the next call.
+// until the next call. What is here already is taken without a coroutine of its own.
 Task<Status> TlsCore::read_frame(ConnectionPtr connection, DecodedFrame* out) {
   TlsStream& stream = connection->stream;
   stream.consume(std::exchange(connection->handled, 0));
-  if (auto s = co_await gather(connection, kPrefixBytes); !s.ok()) co_return s;
-  const auto prefix = decode_prefix(stream.arrived());
+  // As much as the head of a chunk, and no byte of its body.
+  if (!stream.try_hold(kPrefixBytes, kChunkOverheadBytes)) {
+    if (auto s = co_await gather(connection, kPrefixBytes, kChunkOverheadBytes); !s.ok()) {
+      co_return s;
+    }
+  }
+  const auto prefix = decode_prefix(stream.arrived().first(kPrefixBytes));
   if (!prefix.ok()) co_return prefix.error();
   const size_t head_bytes = kPrefixBytes + prefix->header_bytes;
-  if (auto s = co_await gather(connection, head_bytes); !s.ok()) co_return s;
+  if (!stream.try_hold(head_bytes, head_bytes)) {
+    if (auto s = co_await gather(connection, head_bytes, head_bytes); !s.ok()) co_return s;
+  }
   std::span<std::byte> room;
-  if (const auto chunk = peek_chunk(*prefix, stream.arrived()); chunk && connection->active) {
+  const auto chunk = peek_chunk(*prefix, stream.arrived().first(head_bytes));
+  if (chunk && connection->active) {
     room = connection->link->inbox.room(*chunk, prefix->body_bytes);
   }
   if (room.empty()) {
     const size_t bytes = kPrefixBytes + prefix->rest_bytes();
-    if (auto s = co_await gather(connection, bytes); !s.ok()) co_return s;
+    if (!stream.try_hold(bytes, bytes)) {
+      if (auto s = co_await gather(connection, bytes, bytes); !s.ok()) co_return s;
+    }
     connection->handled = bytes;
-    auto decoded = decode_frame(*prefix, stream.arrived());
+    auto decoded = decode_frame(*prefix, stream.arrived().first(bytes));
     if (!decoded.ok()) co_return std::move(decoded).error();
     *out = std::move(decoded).value();
     co_return Status();
@@ -188,8 +198,10 @@ Task<Status> TlsCore::read_frame(ConnectionPtr connection, DecodedFrame* out) {
   std::array<std::byte, kChunkOverheadBytes> head;
   std::ranges::copy(stream.arrived(), head.begin());
   stream.consume(head.size());
-  if (const auto ec = co_await stream.read_into(room)) {
-    co_return io_error(ec, "the connection ended");
+  if (std::span<std::byte> rest = room; !stream.try_read_into(rest)) {
+    if (const auto ec = co_await stream.read_into(rest)) {
+      co_return io_error(ec, "the connection ended");
+    }
   }
   auto decoded = decode_frame(*prefix, head, room);
   if (!decoded.ok()) co_return std::move(decoded).error();
@@ -326,37 +338,39 @@ void TlsCore::wake(Link& link) {
   if (link.connection && link.connection->active) link.connection->wake.cancel();
 }
 
-// One write: record by record, each sealed while its bytes are still in the processor's cache.
+// One write: control frames first; then as many message frames as there is room for, most urgent
+// first. Records are full but for the last.
 TlsStream::ErrorCode TlsCore::fill(Connection& connection) {
-  size_t room = connection.pacer.write_bytes();
-  for (;;) {
-    connection.packed.clear();
-    pack(connection, std::min(room, TlsStream::kRecordBytes));
-    if (connection.packed.empty()) return {};
-    if (const auto ec = connection.stream.seal(connection.packed)) return ec;
-    room -= std::min(room, connection.packed.size());
+  MessageOutbox& outbox = connection.link->outbox;
+  std::vector<std::byte>& head = connection.head;
+  const auto frame = static_cast<size_t>(options_.chunk_bytes);
+  for (size_t room = connection.pacer.write_bytes(); room > 0;) {
+    head.clear();
+    std::span<const std::byte> body;
+    if (!connection.control.empty()) {
+      encode_frame(connection.control.front(), {}, head);
+      connection.control.pop_front();
+    } else if (!connection.leaving && outbox.has_frame() && room >= kWorthPackingBytes) {
+      const auto next = outbox.next_frame(head, std::min(frame, room));
+      body = next.body;
+      count(next.key, head.size() + body.size());
+    } else {
+      break;
+    }
+    if (const auto ec = connection.stream.pack(head)) return ec;
+    if (const auto ec = connection.stream.pack(body)) return ec;
+    room -= std::min(room, head.size() + body.size());
   }
+  return connection.stream.seal_rest();
 }
 
-// Control frames first; then as many message frames as there is room for, most urgent first.
-void TlsCore::pack(Connection& connection, size_t room) {
-  Link& link = *connection.link;
-  std::vector<std::byte>& out = connection.packed;
-  const auto frame = static_cast<size_t>(options_.chunk_bytes);
-  while (!connection.control.empty() && out.size() < room) {
-    encode_frame(connection.control.front(), {}, out);
-    connection.control.pop_front();
+void TlsCore::count(const MessageKey& key, size_t frame_bytes) {
+  if (key.kind != MessageKind::kActivation && key.kind != MessageKind::kGradient &&
+      key.kind != MessageKind::kEvalActivation) {
+    return;
   }
-  while (!connection.leaving && link.outbox.has_frame() &&
-         out.size() + kWorthPackingBytes <= room) {
-    const size_t before = out.size();
-    const MessageKey key = link.outbox.next_frame(out, std::min(frame, room - out.size()));
-    const auto bytes = static_cast<int64_t>(out.size() - before) + kTlsRecordBytes;
-    if (key.kind == MessageKind::kActivation || key.kind == MessageKind::kGradient ||
-        key.kind == MessageKind::kEvalActivation) {
-      mailbox_.count_sent(key.edge, bytes);
-    }
-  }
+  const size_t records = (frame_bytes + TlsStream::kRecordBytes - 1) / TlsStream::kRecordBytes;
+  mailbox_.count_sent(key.edge, static_cast<int64_t>(frame_bytes + records * kTlsRecordBytes));
 }
 
 void TlsCore::pace(Connection& connection) {

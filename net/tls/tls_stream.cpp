@@ -7,6 +7,7 @@
 #include <boost/asio/ssl/error.hpp>
 #include <cstring>
 #include <new>
+#include <tuple>
 #include <utility>
 
 // g++ 12 takes Asio's coroutine frame allocation for a mismatch with its own deallocation.
@@ -19,8 +20,8 @@ namespace asio = boost::asio;
 using asio::as_tuple;
 using asio::use_awaitable;
 
-constexpr size_t kReceiveBytes = 256 * 1024;
-constexpr size_t kReadBytes = 256 * 1024;  // of plaintext, before others get their turn
+constexpr size_t kReceiveBytes = 64 * 1024;  // larger ones leave the inner caches
+constexpr size_t kReadBytes = 256 * 1024;    // of plaintext, before others get their turn
 
 // Why a call of OpenSSL did not succeed. received: how the socket failed below it, if it did.
 boost::system::error_code failure(int reason, boost::system::error_code received = {}) {
@@ -87,16 +88,25 @@ TlsStream::Task<TlsStream::ErrorCode> TlsStream::readable() {
   const auto [ec] =
       co_await socket_.async_wait(asio::socket_base::wait_read, as_tuple(use_awaitable));
   in_a_row_ = 0;
+  dry_ = false;
   // Closed after the wait had ended well: what is decrypted already must not be given out either.
   co_return ec || socket_.is_open() ? ec : asio::error::operation_aborted;
 }
 
 TlsStream::Task<TlsStream::ErrorCode> TlsStream::send() {
-  sending_.clear();
   std::swap(sending_, pending_);
-  if (sending_.empty()) co_return ErrorCode();
-  const auto [ec, count] =
-      co_await asio::async_write(socket_, asio::buffer(sending_), as_tuple(use_awaitable));
+  ErrorCode ec;
+  // Not asio::async_write, which hands over 64 KiB a call.
+  for (size_t sent = 0; !ec && sent < sending_.size();) {
+    sent += socket_.write_some(asio::buffer(sending_) + sent, ec);
+    if (ec != asio::error::would_block) continue;
+    std::tie(ec) =
+        co_await socket_.async_wait(asio::socket_base::wait_write, as_tuple(use_awaitable));
+    if (!ec && !socket_.is_open()) ec = asio::error::operation_aborted;
+  }
+  sending_.clear();
+  // What is sealed next finds the same storage, still in the cache.
+  if (pending_.empty()) std::swap(sending_, pending_);
   co_return ec;
 }
 
@@ -157,6 +167,44 @@ TlsStream::Task<TlsStream::ErrorCode> TlsStream::read_into(std::span<std::byte> 
   co_return co_await pull(to, to.size(), &count);
 }
 
+bool TlsStream::try_hold(size_t least, size_t most) {
+  const size_t have = end_ - begin_;
+  if (have >= least) return true;
+  if (in_a_row_ >= kReadBytes) return false;
+  most = std::min(most, kMaxArrived) - have;
+  make_room(most);
+  size_t count = 0;
+  const bool enough = take({plain_.get() + end_, most}, least - have, &count);
+  end_ += count;
+  return enough;
+}
+
+bool TlsStream::try_read_into(std::span<std::byte>& rest) {
+  if (begin_ != end_ || in_a_row_ >= kReadBytes) return false;
+  size_t count = 0;
+  const bool all = take(rest, rest.size(), &count);
+  rest = rest.subspan(count);
+  return all;
+}
+
+// Takes what is there; true: the count is `least` or more then.
+bool TlsStream::take(std::span<std::byte> to, size_t least, size_t* count) {
+  while (!failed_ && !dry_ && *count < to.size()) {
+    size_t more = 0;
+    ERR_clear_error();
+    const int done = SSL_read_ex(ssl_.get(), to.data() + *count, to.size() - *count, &more);
+    if (done != 1) {
+      const int reason = SSL_get_error(ssl_.get(), done);
+      dry_ = reason == SSL_ERROR_WANT_READ;
+      if (!dry_) failed_ = failure(reason, received_);  // OpenSSL would not say why again
+      break;
+    }
+    *count += more;
+    in_a_row_ += more;
+  }
+  return *count >= least;
+}
+
 // Reads at least `least` bytes and more while they are there.
 TlsStream::Task<TlsStream::ErrorCode> TlsStream::pull(std::span<std::byte> to, size_t least,
                                                       size_t* count) {
@@ -164,22 +212,7 @@ TlsStream::Task<TlsStream::ErrorCode> TlsStream::pull(std::span<std::byte> to, s
     if (const ErrorCode ec = co_await others_turn()) co_return ec;
   }
   for (;;) {
-    int reason = SSL_ERROR_NONE;
-    while (!failed_ && *count < to.size()) {
-      size_t more = 0;
-      ERR_clear_error();
-      const int done = SSL_read_ex(ssl_.get(), to.data() + *count, to.size() - *count, &more);
-      if (done != 1) {
-        reason = SSL_get_error(ssl_.get(), done);
-        break;
-      }
-      *count += more;
-      in_a_row_ += more;
-    }
-    if (reason != SSL_ERROR_NONE && reason != SSL_ERROR_WANT_READ) {
-      failed_ = failure(reason, received_);  // OpenSSL would not say why again
-    }
-    if (*count >= least) co_return ErrorCode();
+    if (take(to, least, count)) co_return ErrorCode();
     if (failed_) co_return failed_;
     if (const ErrorCode ec = co_await readable()) co_return ec;
   }
@@ -191,6 +224,28 @@ TlsStream::ErrorCode TlsStream::seal(std::span<const std::byte> bytes) {
   ERR_clear_error();
   const int done = SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &count);
   return done == 1 ? ErrorCode() : failure(SSL_get_error(ssl_.get(), done));
+}
+
+TlsStream::ErrorCode TlsStream::pack(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const size_t count = std::min(bytes.size(), kRecordBytes - packed_.size());
+    const auto next = bytes.first(count);
+    bytes = bytes.subspan(count);
+    if (count == kRecordBytes) {
+      if (const ErrorCode ec = seal(next)) return ec;
+      continue;
+    }
+    packed_.insert(packed_.end(), next.begin(), next.end());
+    if (packed_.size() < kRecordBytes) continue;
+    if (const ErrorCode ec = seal_rest()) return ec;
+  }
+  return {};
+}
+
+TlsStream::ErrorCode TlsStream::seal_rest() {
+  const ErrorCode ec = seal(packed_);
+  packed_.clear();
+  return ec;
 }
 
 TlsStream::Task<TlsStream::ErrorCode> TlsStream::write(std::span<const std::byte> bytes) {

@@ -37,9 +37,17 @@ class TlsStream {
   // Fills `to` with the next bytes, without a buffer between; nothing may be left of what arrived.
   // Does not touch `to` after the socket was closed.
   Task<ErrorCode> read_into(std::span<std::byte> to);
+  // The same with what is here already, where nothing need be waited for. False: not all of it is,
+  // or others on this thread are due, or the stream failed; the call above then goes on.
+  bool try_hold(size_t least, size_t most);        // of what arrived
+  bool try_read_into(std::span<std::byte>& rest);  // shrinks to what is left to fill
   // Seals bytes behind what was sealed before and not sent. At most kRecordBytes make one record.
   static constexpr size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
   ErrorCode seal(std::span<const std::byte> bytes);
+  // The same in full records whatever pieces the bytes come in; large ones are not copied for it.
+  // What does not fill a record waits for more, or for seal_rest.
+  ErrorCode pack(std::span<const std::byte> bytes);
+  ErrorCode seal_rest();
   // Hands all that is sealed to the socket in one piece.
   Task<ErrorCode> send();
   Task<ErrorCode> write(std::span<const std::byte> bytes);  // seal, send
@@ -54,6 +62,7 @@ class TlsStream {
   static long bio_control(BIO* bio, int command, long number, void* pointer);
 
   void make_room(size_t bytes);
+  bool take(std::span<std::byte> to, size_t least, size_t* count);
   Task<ErrorCode> pull(std::span<std::byte> to, size_t least, size_t* count);
   Task<ErrorCode> others_turn();
   Task<ErrorCode> readable();
@@ -64,7 +73,9 @@ class TlsStream {
   ErrorCode failed_;                    // of a read that had plaintext to give first
   std::unique_ptr<std::byte[]> plain_;  // kMaxArrived bytes, once something is read
   size_t begin_ = 0, end_ = 0;
+  bool dry_ = false;                          // the socket had no more to give
   size_t in_a_row_ = 0;                       // bytes read since others had their turn
+  std::vector<std::byte> packed_;             // the next record
   std::vector<std::byte> pending_, sending_;  // sealed: next to go, on its way
 };
 

@@ -106,6 +106,11 @@ RC_GTEST_PROP(FrameCodec, HeadAndBodyMayLieApart, ()) {
   const size_t head_bytes = kPrefixBytes + prefix->header_bytes;
   std::vector<std::byte> head(out.begin(), out.begin() + static_cast<ptrdiff_t>(head_bytes));
   std::vector<std::byte> apart(out.begin() + static_cast<ptrdiff_t>(head_bytes), out.end());
+  if (!std::holds_alternative<HelloFrame>(frame)) {
+    std::vector<std::byte> alone;
+    encode_head(frame, body, alone);
+    RC_ASSERT(alone == head);
+  }
   const auto peeked = peek_chunk(*prefix, head);
   RC_ASSERT(peeked.has_value() == std::holds_alternative<ChunkFrame>(frame));
   if (peeked) RC_ASSERT(*peeked == std::get<ChunkFrame>(frame));

@@ -25,6 +25,12 @@ DecodedFrame decode(const std::vector<std::byte>& bytes) {
   return std::move(decoded).value();
 }
 
+MessageKey append_frame(MessageOutbox& outbox, std::vector<std::byte>& out) {
+  const auto [key, body] = outbox.next_frame(out, kFrame);
+  out.insert(out.end(), body.begin(), body.end());
+  return key;
+}
+
 // Stage 0 sends to stage 1; the answers of stage 1 travel back in order until the wire breaks.
 struct Wire {
   LinkRules rules0{0, kEdges, {1}}, rules1{1, kEdges, {0}};
@@ -52,7 +58,7 @@ struct Wire {
   bool step_send() {
     if (!outbox.has_frame()) return false;
     forward.emplace_back();
-    outbox.next_frame(forward.back(), kFrame);
+    append_frame(outbox, forward.back());
     EXPECT_LE(forward.back().size(), kFrame);
     return true;
   }
@@ -174,12 +180,12 @@ TEST(FrameLink, UrgentMessagesOvertakeAtFrameBorders) {
   outbox.push(make_message(make_key(MessageKind::kTiedWeight, 0, 0, 3, 0), 20000));
   outbox.push(make_message(make_key(MessageKind::kActivation, 0, 0, 3, 1), 9000));
   std::vector<std::byte> out;
-  EXPECT_EQ(outbox.next_frame(out, kFrame).kind, MessageKind::kActivation);
+  EXPECT_EQ(append_frame(outbox, out).kind, MessageKind::kActivation);
   outbox.push(make_message(make_key(MessageKind::kGradient, 0, 1, 3, 1), 9000));
   outbox.push(make_message(make_key(MessageKind::kGradient, 0, 1, 3, 0), 9000));
   std::vector<std::pair<MessageKind, uint32_t>> order;
   while (outbox.has_frame()) {
-    const auto key = outbox.next_frame(out, kFrame);
+    const auto key = append_frame(outbox, out);
     if (order.empty() || order.back() != std::pair(key.kind, key.micro_batch)) {
       order.emplace_back(key.kind, key.micro_batch);
     }

@@ -161,6 +161,78 @@ TEST_F(TlsStreamTest, RecordsSealedOneByOneArriveInOrderStraightInPlace) {
   EXPECT_EQ(got, sent);
 }
 
+// Pieces of any length, as heads and bodies of frames are; 200000 bytes in all.
+std::vector<std::byte> send_packed(TlsStream& stream, asio::io_context& io) {
+  std::vector<std::byte> sent(200000);
+  for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(i * 11 >> 3);
+  std::span<const std::byte> rest = sent;
+  for (const size_t count : {36, 65500, 36, 0, 40000, 16384, 1, 50000, 28043}) {
+    EXPECT_FALSE(stream.pack(rest.first(count)));
+    rest = rest.subspan(count);
+  }
+  EXPECT_TRUE(rest.empty());
+  EXPECT_FALSE(stream.seal_rest());
+  EXPECT_FALSE(stream.seal_rest()) << "with nothing left";
+  asio::co_spawn(
+      io, [](TlsStream& s) -> Task<void> { EXPECT_FALSE(co_await s.send()); }(stream),
+      asio::detached);
+  return sent;
+}
+
+TEST_F(TlsStreamTest, PackedPiecesArriveAsTheyWere) {
+  const auto sent = send_packed(*client_, client_io_);
+  std::thread sender([&] { client_io_.run(); });
+  std::vector<std::byte> got(sent.size());
+  EXPECT_FALSE(read_into(got));
+  sender.join();
+  EXPECT_EQ(got, sent);
+}
+
+TEST_F(TlsStreamTest, PackedPiecesMakeFullRecords) {
+  const size_t bytes = send_packed(*client_, client_io_).size();
+  std::thread sender([&] { client_io_.run(); });
+  constexpr size_t kHeader = 5, kAdded = 17;  // content type and tag
+  server_->socket().non_blocking(false);
+  std::vector<size_t> records;
+  for (size_t got = 0; got < bytes;) {
+    std::array<unsigned char, kHeader> header;
+    asio::read(server_->socket(), asio::buffer(header));
+    std::vector<std::byte> record(header[3] * 256u + header[4]);
+    asio::read(server_->socket(), asio::buffer(record));
+    records.push_back(record.size() - kAdded);
+    got += records.back();
+  }
+  sender.join();
+  std::vector<size_t> full(bytes / TlsStream::kRecordBytes, TlsStream::kRecordBytes);
+  full.push_back(bytes % TlsStream::kRecordBytes);
+  EXPECT_EQ(records, full);
+}
+
+TEST_F(TlsStreamTest, WhatIsThereIsTakenWithoutWaiting) {
+  EXPECT_FALSE(server_->try_hold(1, 9)) << "nothing was sent";
+  write("head and body");
+  // An empty socket is not asked again before it was waited for.
+  asio::co_spawn(
+      io_, [](TlsStream& stream) -> Task<void> { EXPECT_FALSE(co_await stream.read(4)); }(*server_),
+      asio::detached);
+  io_.run();
+  io_.restart();
+  EXPECT_TRUE(server_->try_hold(4, 9));
+  EXPECT_EQ(arrived(), "head");
+  std::array<std::byte, 12> place{};
+  std::span<std::byte> rest = place;
+  EXPECT_FALSE(server_->try_read_into(rest)) << "head is not consumed";
+  EXPECT_EQ(rest.size(), place.size());
+  EXPECT_TRUE(server_->try_hold(5, 8));
+  EXPECT_EQ(arrived(), "head and");
+  server_->consume(8);
+  EXPECT_FALSE(server_->try_read_into(rest)) << "there are 5 bytes of 12";
+  EXPECT_EQ(rest.size(), 7u);
+  write(" follows");
+  ASSERT_FALSE(read_into(rest));
+  EXPECT_EQ(std::memcmp(place.data(), " body follow", place.size()), 0);
+}
+
 // Fills the server's receive buffer; nobody reads.
 void TlsStreamTest::crowd(std::span<const std::byte> bytes) {
   server_->socket().set_option(asio::socket_base::receive_buffer_size(4 << 20));
