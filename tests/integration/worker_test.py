@@ -37,7 +37,7 @@ def test_one_stage_learns(alone):
     assert len(alone.evals()) == 2
 
 
-@pytest.mark.parametrize("stages,schedule", [(2, "1f1b"), (3, "gpipe")])
+@pytest.mark.parametrize("stages,schedule", [(2, "1f1b"), (3, "gpipe"), (3, "zb-h1")])
 def test_stages_equal_one(folder, model, data, alone, stages, schedule):
     spec = job(f"cut-{schedule}", 12, eval_every=6)
     cut = run_job(spec, stages, folder, model, data=data, schedule=schedule)

@@ -1,0 +1,53 @@
+"""A broker and real daemons, each in a namespace of a network of the laboratory."""
+import contextlib
+import json
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "integration"))
+
+import harness  # noqa: E402
+
+
+class Laboratory:
+    def __init__(self, network, folder, cluster, where):
+        self.network, self.folder, self.cluster, self.where = network, folder, cluster, where
+
+    def prefix(self, name):
+        return ["ip", "netns", "exec", self.where[name][0]]
+
+    def address(self, name):
+        return self.where[name][1]
+
+    def join(self, *names):
+        for name in names:
+            self.cluster.start_peer(name, prefix=self.prefix(name), host=self.address(name))
+        self.cluster.wait_idle(len(names))
+
+    def train(self, name, **options):
+        """Runs a job to its end; its record and the seconds of its steps, the first left out."""
+        path = harness.gpt_job(self.folder, name, **options)
+        self.cluster.weft("job", "submit", path)
+        job = self.cluster.wait_job(name, {"finished"}, timeout_s=300)
+        steps = json.loads(self.cluster.weft("-o", "json", "job", "metrics", name).stdout)["steps"]
+        return job, [step["seconds"] for step in steps[1:]]
+
+
+@contextlib.contextmanager
+def laboratory(network, folder):
+    with network.up() as where:
+        namespace, address = where["broker"]
+        prefix = ["ip", "netns", "exec", namespace]
+        cluster = harness.Cluster(folder, host=address, broker_prefix=prefix)
+        cluster.cli_prefix = prefix
+        with cluster:
+            yield Laboratory(network, folder, cluster, where)
+
+
+def unusable():
+    """Why there can be no laboratory here; None: there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if not os.path.exists("/dev/net/tun"):
+        return "there is no /dev/net/tun"
+    return None

@@ -1,0 +1,127 @@
+"""Real daemons over the laboratory's networks, and that those networks are what they say."""
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+sys.path.insert(0, os.path.join(HERE, "..", "integration"))
+
+import harness  # noqa: E402
+import network  # noqa: E402
+from laboratory import laboratory, unusable  # noqa: E402
+
+pytestmark = pytest.mark.skipif(unusable() is not None and
+                                os.environ.get("WEFT_NAMESPACES") != "required", reason=str(unusable()))
+
+RECEIVE = """
+import json, socket, sys, time
+server = socket.create_server((sys.argv[1], 5000)); print("ready", flush=True)
+peer, _ = server.accept()
+peer.recv(1); peer.sendall(b"x")          # the round trip
+started, got, first = 0.0, 0, 0
+while True:
+    block = peer.recv(1 << 20)
+    if not block: break
+    got += len(block)
+    if not started and got > int(sys.argv[2]): started, first = time.monotonic(), got
+print(json.dumps((got - first) / (time.monotonic() - started)))
+"""
+SEND = """
+import json, socket, sys, time
+peer = socket.create_connection((sys.argv[1], 5000))
+peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+start = time.monotonic(); peer.sendall(b"x"); peer.recv(1)
+print(json.dumps(time.monotonic() - start))
+peer.sendall(bytes(int(sys.argv[2])))
+"""
+
+
+@pytest.fixture(scope="module")
+def assets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("netlab")
+    harness.tiny_gpt(str(folder))
+    harness.tiny_tokens(str(folder))
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path, assets):
+    for name in assets.iterdir():
+        os.link(name, tmp_path / name.name)
+    return str(tmp_path)
+
+
+def measure(where, source, target, size):
+    """Round trip in seconds and bytes a second of a TCP connection, its first third left out."""
+    def start(name, script, *argv):
+        return subprocess.Popen(["ip", "netns", "exec", where[name][0], sys.executable, "-c", script, *argv],
+                                text=True, stdout=subprocess.PIPE)
+
+    with start(target, RECEIVE, where[target][1], str(size // 3)) as receiver:
+        assert receiver.stdout.readline() == "ready\n"
+        with start(source, SEND, where[target][1], str(size)) as sender:
+            trip = json.loads(sender.communicate(timeout=120)[0])
+        return trip, json.loads(receiver.communicate(timeout=120)[0])
+
+
+# A segment of 1448 bytes takes 1514 on the wire.
+PAYLOAD = 1448 / 1514
+
+
+def test_a_pair_has_its_rate_and_delay_in_each_direction():
+    net = network.Network({"a": {}, "b": {}}, {("a", "b"): {"mbit_s": 40, "delay_ms": 30},
+                                               ("b", "a"): {"mbit_s": 8, "delay_ms": 10}})
+    with net.up() as where:
+        for source, target, mbit_s, size in (("a", "b", 40, 12 << 20), ("b", "a", 8, 3 << 20)):
+            trip, rate = measure(where, source, target, size)
+            assert 0.040 <= trip < 0.075
+            assert 0.85 < rate * 8e-6 / mbit_s / PAYLOAD < 1.03, (source, rate)
+
+
+def test_all_flows_of_an_end_share_its_access_line():
+    net = network.Network({"home": {"up_mbit_s": 10, "down_mbit_s": 30}, "x": {}, "y": {}},
+                          network.full(["home", "x", "y"], {"mbit_s": 100, "delay_ms": 5}))
+    with net.up() as where:
+        for pairs, mbit_s, size in (([("home", "x"), ("home", "y")], 10, 3 << 20),
+                                    ([("x", "home")], 30, 8 << 20)):
+            rates = []
+            threads = [threading.Thread(target=lambda pair=pair: rates.append(measure(where, *pair, size)[1]))
+                       for pair in pairs]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            # Flows that end at different times measure more than their share at the end.
+            assert 0.8 < sum(rates) * 8e-6 / mbit_s / PAYLOAD < 1.25, rates
+
+
+def test_lost_packets_slow_a_flow_and_lose_nothing():
+    net = network.Network({"a": {}, "b": {}}, network.full(["a", "b"], {"mbit_s": 50, "delay_ms": 5, "loss": 0.3}))
+    with net.up() as where:
+        _, rate = measure(where, "a", "b", 1 << 19)
+        assert rate * 8e-6 < 35
+
+
+def test_homes_train_to_the_bits_of_one_peer(folder):
+    with laboratory(network.four_homes(), folder) as lab:
+        lab.join("fibre", "cable", "cable2", "dsl")
+        precision = 'precision = "fp64"'
+        whole, _ = lab.train("whole", stages=1, steps=4, train=precision)
+        for schedule in ("1f1b", "zb-h1"):
+            job, seconds = lab.train(f"cut-{schedule}", stages=4, steps=4, schedule=schedule, train=precision)
+            assert job["loss"] == whole["loss"]
+            # Two micro-batches cross three cuts and come back: at least one way there and back of them.
+            assert min(seconds) > 2 * 3 * 0.023
+            lab.cluster.wait_idle(4)
+
+
+def test_a_network_that_names_nobody_is_refused():
+    net = network.Network({"a": {}}, {("a", "nobody"): {"mbit_s": 1, "delay_ms": 1}})
+    with pytest.raises(RuntimeError, match="did not start"):
+        with net.up():
+            pass

@@ -1,0 +1,104 @@
+"""The networks of the laboratory: who is there, over which lines. A scenario is data; it becomes
+namespaces (packet_gate.py), and the peers.toml and links.csv that `weft plan` reads."""
+import contextlib
+import json
+import os
+import subprocess
+import sys
+
+GATE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "packet_gate.py")
+
+
+class Network:
+    """ends: {name: {"up_mbit_s", "down_mbit_s"}}; pairs: {(from, to): {"mbit_s", "delay_ms", "loss"}},
+    ordered. One more end, `broker`, reaches everybody at once."""
+
+    def __init__(self, ends, pairs, seed=1):
+        self.ends, self.pairs, self.seed = ends, pairs, seed
+
+    def spec(self):
+        return {"seed": self.seed,
+                "ends": [{"name": name, **line} for name, line in [*self.ends.items(), ("broker", {})]],
+                "pairs": [{"from": a, "to": b, **way} for (a, b), way in self.pairs.items()]}
+
+    @contextlib.contextmanager
+    def up(self):
+        """Gives {name: (namespace, address)}; the network is gone afterwards."""
+        with subprocess.Popen([sys.executable, GATE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              text=True) as gate:
+            try:
+                gate.stdin.write(json.dumps(self.spec()) + "\n")
+                gate.stdin.flush()
+                line = gate.stdout.readline()
+                if not line:
+                    raise RuntimeError("the packet gate did not start; it needs root and /dev/net/tun")
+                yield {e["name"]: (e["namespace"], e["address"]) for e in json.loads(line)}
+            finally:
+                gate.stdin.close()
+                gate.wait(30)
+
+    def links_csv(self):
+        """Ordered pairs; rates in Gbit/s, as in ../shared/data/aws_10_regions.csv."""
+        rows = ["from,to,delay_ms,bandwidth_gbps"]
+        for (a, b), way in self.pairs.items():
+            rows.append(f"{a},{b},{way['delay_ms']},{way['mbit_s'] / 1e3}")
+        return "\n".join(rows) + "\n"
+
+
+def symmetric(pairs):
+    return {**pairs, **{(b, a): way for (a, b), way in pairs.items()}}
+
+
+def full(names, way):
+    return {(a, b): dict(way) for a in names for b in names if a != b}
+
+
+def chain_of_equal_links(count, mbit_s, delay_ms):
+    names = [f"p{i}" for i in range(count)]
+    return Network({name: {} for name in names}, full(names, {"mbit_s": mbit_s, "delay_ms": delay_ms}))
+
+
+def lan(count=4):
+    """One local network."""
+    return chain_of_equal_links(count, 1000, 0.2)
+
+
+def nanogpt(count=8):
+    """The public pipeline benchmark of this field: every link 200 Mbit/s and 50 ms."""
+    return chain_of_equal_links(count, 200, 50)
+
+
+def two_sites(per_site=2, mbit_s=50, delay_ms=15):
+    """Two local networks joined by one line, which is what each site shares: here each host's part."""
+    names = [f"{site}{i}" for site in "ab" for i in range(per_site)]
+    pairs = {}
+    for x in names:
+        for y in names:
+            if x == y:
+                continue
+            near = x[0] == y[0]
+            pairs[x, y] = ({"mbit_s": 1000, "delay_ms": 0.2} if near
+                           else {"mbit_s": mbit_s, "delay_ms": delay_ms})
+    return Network({name: {} for name in names}, pairs)
+
+
+def four_homes():
+    """Fibre, cable and DSL lines: fast down, slow up, all flows of a home over the same line."""
+    lines = {"fibre": (200, 500, 8), "cable": (20, 200, 15), "cable2": (20, 200, 15), "dsl": (8, 50, 25)}
+    ends = {name: {"up_mbit_s": up, "down_mbit_s": down} for name, (up, down, _) in lines.items()}
+    pairs = {(a, b): {"mbit_s": min(lines[a][0], lines[b][1]), "delay_ms": lines[a][2] + lines[b][2]}
+             for a in lines for b in lines if a != b}
+    return Network(ends, pairs)
+
+
+def aws(path, regions=None):
+    """Measured delay and bandwidth between AWS regions (../shared/data/aws_10_regions.csv)."""
+    pairs = {}
+    with open(path, encoding="utf-8") as file:
+        next(file)
+        for line in file:
+            a, b, delay, rate = line.strip().split(",")
+            if regions is None or {a, b} <= set(regions):
+                pairs[a, b] = {"mbit_s": 1e3 * float(rate), "delay_ms": float(delay)}
+    names = dict.fromkeys(name for pair in pairs for name in pair)
+    return Network({name: {} for name in names}, symmetric(pairs))
