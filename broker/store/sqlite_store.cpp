@@ -54,15 +54,14 @@ class SqliteStore final : public Store {
   }
 
   Status batch(const std::function<Status()>& body) override {
+    if (in_batch_) return part_of_batch(body);
     return guarded("write a batch", [&]() -> Status {
       SQLite::Transaction transaction(db_);
-      const auto sequences = sequences_;
-      if (Status status = body(); !status.ok()) {
-        sequences_ = sequences;
-        return status;
-      }
-      transaction.commit();
-      return {};
+      in_batch_ = true;
+      Status status = undoing_sequences(body);
+      in_batch_ = false;
+      if (status.ok()) transaction.commit();
+      return status;
     });
   }
 
@@ -252,6 +251,24 @@ class SqliteStore final : public Store {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
 
+  Status undoing_sequences(const std::function<Status()>& body) {
+    const auto sequences = sequences_;
+    Status status = guarded("write a batch", body);
+    if (!status.ok()) sequences_ = sequences;
+    return status;
+  }
+
+  // Undone alone if it fails, with the whole if that does.
+  Status part_of_batch(const std::function<Status()>& body) {
+    return guarded("write a part of a batch", [&]() -> Status {
+      db_.exec("SAVEPOINT part");
+      Status status = undoing_sequences(body);
+      if (!status.ok()) db_.exec("ROLLBACK TO part");
+      db_.exec("RELEASE part");
+      return status;
+    });
+  }
+
   template <typename Body>
   Status guarded(const char* what, Body body) {
     try {
@@ -333,6 +350,7 @@ class SqliteStore final : public Store {
   SQLite::Database db_;
   std::map<std::string, std::unique_ptr<SQLite::Statement>> statements_;
   std::map<std::string, int64_t> sequences_;
+  bool in_batch_ = false;
 };
 
 }  // namespace

@@ -45,7 +45,7 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  // Runs body in one transaction.
+  // Runs body in one transaction; within another batch as a part of it.
   virtual Status batch(const std::function<Status()>& body) = 0;
 
   virtual Status put_peer(const std::string& id, const nlohmann::json& record) = 0;

@@ -96,16 +96,17 @@ namespace {
 void from_peer(const std::string& bytes) {
   proto::PeerMessage message;
   if (!net::parse_message(bytes, message)) return;
-  Broker broker;
-  broker.core().on_message(Broker::kPeer, message);
-  broker.later();
-  broker.core().on_message(Broker::kPeer, message);
-  for (const char* page : {"", "/events", "/logs", "/metrics", "/checkpoints"}) {
-    const auto answer =
-        broker.call("GET", std::string("/api/v1/jobs/") + Broker::kJob + page, {}, "");
-    WEFT_CHECK(answer.status == 200 && nlohmann::json::accept(answer.body));
-  }
-  WEFT_CHECK(broker.call("GET", "/api/v1/peers", {}, "").status == 200);
+  with_broker([&](Broker& broker) {
+    broker.core().on_message(Broker::kPeer, message);
+    broker.later();
+    broker.core().on_message(Broker::kPeer, message);
+    for (const char* page : {"", "/events", "/logs", "/metrics", "/checkpoints"}) {
+      const auto answer =
+          broker.call("GET", std::string("/api/v1/jobs/") + Broker::kJob + page, {}, "");
+      WEFT_CHECK(answer.status == 200 && nlohmann::json::accept(answer.body));
+    }
+    WEFT_CHECK(broker.call("GET", "/api/v1/peers", {}, "").status == 200);
+  });
 }
 
 void from_broker(const std::string& bytes) {

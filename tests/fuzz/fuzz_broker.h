@@ -1,5 +1,6 @@
-// A broker without sockets for fuzz targets: the real core and API over a store in memory, made
-// anew for each input, one job submitted, one peer there.
+// A broker without sockets for fuzz targets: the real core and API over a store in memory, one job
+// submitted, one peer there. Made anew for each input; but the store stays, what an input wrote is
+// rolled back (its tables and statements are half the work of making a broker).
 #pragma once
 
 #include <fmt/format.h>
@@ -26,14 +27,28 @@ class SilentLink final : public broker::PeerLink {
   void revoke(const std::string&) override {}
 };
 
-// Files and keys, which no input changes.
+// Files and keys, the same for every input.
 struct BrokerFiles {
   TemporaryFolder temporary{"weft-fuzz-broker"};
   const os::Path& folder = temporary.path();
   net::BlobStore blobs = *net::BlobStore::open(folder / "blobs");
   net::Authority authority = *net::Authority::open(folder);
   opdag::Graph graph = broker::testing::chain_graph(2, 4, 8);
-  std::string graph_blob = *blobs.put(bytes(net::encode_graph(graph)));
+  std::map<std::string, std::string> contents;  // of every blob, by name
+  std::string encoded = net::encode_graph(graph);
+  std::string graph_blob = put(encoded);
+
+  std::string put(const std::string& content) {
+    const std::string name = *blobs.put(bytes(content));
+    contents[name] = content;
+    return name;
+  }
+  // A job's blobs go with it.
+  void restore() {
+    for (const auto& [name, content] : contents) {
+      if (!blobs.has(name)) WEFT_CHECK(blobs.put(bytes(content)).ok());
+    }
+  }
 
   static std::span<const std::byte> bytes(std::string_view text) {
     return std::as_bytes(std::span(text));
@@ -56,11 +71,10 @@ inline std::string array_bytes() {
 
 inline nlohmann::json make_submission_json() {
   BrokerFiles& files = BrokerFiles::get();
-  const auto put = [&files](const std::string& bytes) -> nlohmann::json {
-    return {{"sha256", *files.blobs.put(BrokerFiles::bytes(bytes))}, {"bytes", bytes.size()}};
+  const auto put = [&files](const std::string& content) -> nlohmann::json {
+    return {{"sha256", files.put(content)}, {"bytes", content.size()}};
   };
-  const nlohmann::json blob = {{"sha256", files.graph_blob},
-                               {"bytes", net::encode_graph(files.graph).size()}};
+  const nlohmann::json blob = {{"sha256", files.graph_blob}, {"bytes", files.encoded.size()}};
   nlohmann::json weights = nlohmann::json::object();
   for (const opdag::Leaf& leaf : files.graph.leaves) {
     if (leaf.kind == opdag::LeafKind::kParameter) {
@@ -87,7 +101,7 @@ class Broker {
   static constexpr const char* kJob = "j-1";
   static constexpr const char* kPeer = "p-1";
 
-  Broker() {
+  explicit Broker(broker::Store& store) : core_(store, BrokerFiles::get().blobs, clock_, {}) {
     core_.set_link(&link_);
     WEFT_CHECK(core_.load().ok());
     api_.random_hex = [this](size_t bytes) { return fmt::format("{:0{}x}", ++random_, 2 * bytes); };
@@ -100,7 +114,7 @@ class Broker {
     BrokerFiles& files = BrokerFiles::get();
     broker::Submission made;
     made.spec = broker::testing::chain_spec(16);
-    made.graph = made.eval_graph = {files.graph_blob, net::encode_graph(files.graph).size(), ""};
+    made.graph = made.eval_graph = {files.graph_blob, files.encoded.size(), ""};
     WEFT_CHECK(core_.submit(kJob, submission_json(), made, {files.graph, files.graph}).ok());
     for (int i = 0; i < 5; ++i) later();  // it is deployed
   }
@@ -139,11 +153,22 @@ class Broker {
  private:
   VirtualClock clock_;
   SilentLink link_;
-  std::unique_ptr<broker::Store> store_ = *broker::open_sqlite_store(":memory:");
-  broker::Core core_{*store_, BrokerFiles::get().blobs, clock_, broker::CoreOptions{}};
+  broker::Core core_;
   broker::Api api_{core_, BrokerFiles::get().authority,
                    broker::ApiIdentity{kToken, std::string(40, 'k'), "", "host", 1, 2}};
   uint64_t random_ = 0;
 };
+
+template <typename Body>
+void with_broker(Body body) {
+  static const std::unique_ptr<broker::Store> store = *broker::open_sqlite_store(":memory:");
+  const Status ended = store->batch([&]() -> Status {
+    BrokerFiles::get().restore();
+    Broker broker(*store);
+    body(broker);
+    return make_error(Code::kCancelled, "rolled back");
+  });
+  WEFT_CHECK(!ended.ok() && ended.error().code == Code::kCancelled);  // no exception came out
+}
 
 }  // namespace weft::fuzz

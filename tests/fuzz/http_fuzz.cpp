@@ -64,11 +64,12 @@ std::vector<std::string> seeds() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace weft;
   std::string_view left = fuzz::text_of(data, size);
-  fuzz::Broker broker;
-  for (int i = 0; i < fuzz::kMostRequests && !left.empty(); ++i) {
-    const size_t end = std::min(left.find(fuzz::kNext), left.size());
-    fuzz::request(broker, left.substr(0, end));
-    left.remove_prefix(std::min(end + 1, left.size()));
-  }
+  fuzz::with_broker([&](fuzz::Broker& broker) {
+    for (int i = 0; i < fuzz::kMostRequests && !left.empty(); ++i) {
+      const size_t end = std::min(left.find(fuzz::kNext), left.size());
+      fuzz::request(broker, left.substr(0, end));
+      left.remove_prefix(std::min(end + 1, left.size()));
+    }
+  });
   return 0;
 }

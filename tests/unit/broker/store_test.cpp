@@ -77,6 +77,37 @@ TEST(Store, AFailedBatchChangesNothing) {
   EXPECT_EQ(*(*store)->add_event("j", {0, 1, "k", "m", {}}), 1);
 }
 
+// A part that fails is undone alone, the whole with all its parts; numbers of events, too.
+TEST(Store, ABatchWithinABatchIsAPartOfIt) {
+  auto opened = open_sqlite_store(":memory:");
+  ASSERT_TRUE(opened.ok());
+  Store& store = **opened;
+  const auto part = [&](const std::string& peer, const Status& end) {
+    return store.batch([&]() -> Status {
+      WEFT_TRY_STATUS(store.put_peer(peer, {{"id", peer}}));
+      WEFT_TRY([[maybe_unused]] const int64_t seq, store.add_event("j", {0, 1, "k", "m", {}}));
+      return end;
+    });
+  };
+  const Status no = make_error(Code::kInternal, "no");
+  const Status kept = store.batch([&]() -> Status {
+    EXPECT_TRUE(part("a", {}).ok());
+    EXPECT_FALSE(part("b", no).ok());
+    return {};
+  });
+  EXPECT_TRUE(kept.ok());
+  EXPECT_EQ(store.peers()->size(), 1u);
+  const Status undone = store.batch([&]() -> Status {
+    EXPECT_TRUE(part("c", {}).ok());
+    return no;
+  });
+  EXPECT_EQ(undone.error().message, "no");
+  EXPECT_EQ(store.peers()->size(), 1u);
+  EXPECT_EQ(*store.add_event("j", {0, 1, "k", "m", {}}), 2);
+  EXPECT_TRUE(part("d", {}).ok()) << "no transaction is left open";
+  EXPECT_EQ(store.peers()->size(), 2u);
+}
+
 job::WorkerEvent step_event(int64_t step, double loss) {
   job::WorkerEvent event;
   event.kind = job::WorkerEventKind::kStep;
