@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -36,6 +37,18 @@ Result<std::string> no_new_privileges() {
   return std::string("no_new_privs");
 }
 
+// What counts against RLIMIT_DATA: private memory that may be written, touched or not.
+uint64_t data_bytes() {
+  std::ifstream file("/proc/self/statm");
+  uint64_t pages = 0;
+  for (int i = 0; i < 6; ++i) file >> pages;  // the sixth number
+  return file ? pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) : 0;
+}
+
+double gibibytes(uint64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 30);
+}
+
 Result<std::string> limit_resources(uint64_t max_open_files, uint64_t max_data_bytes) {
   const rlimit none{0, 0};
   if (::setrlimit(RLIMIT_CORE, &none) != 0) return system_error("limit of core dumps");
@@ -47,13 +60,19 @@ Result<std::string> limit_resources(uint64_t max_open_files, uint64_t max_data_b
   if (max_data_bytes == 0) {
     return fmt::format("limits (no core dumps, {} open files)", files.rlim_max);
   }
+  if (const uint64_t mapped = data_bytes(); mapped > max_data_bytes) {
+    // As a sanitizer's shadow is: under the limit the next allocation of any size would fail.
+    return make_error(Code::kUnavailable,
+                      fmt::format("limit of memory: {:.3g} GiB, of which {:.3g} GiB are reserved",
+                                  gibibytes(max_data_bytes), gibibytes(mapped)));
+  }
   rlimit data{};
   if (::getrlimit(RLIMIT_DATA, &data) != 0) return system_error("limit of memory");
   data.rlim_max = std::min<rlim_t>(data.rlim_max, max_data_bytes);
   data.rlim_cur = data.rlim_max;
   if (::setrlimit(RLIMIT_DATA, &data) != 0) return system_error("limit of memory");
   return fmt::format("limits (no core dumps, {} open files, {:.3g} GiB of memory)", files.rlim_max,
-                     static_cast<double>(data.rlim_max) / (1 << 30));
+                     gibibytes(data.rlim_max));
 }
 
 Result<std::string> give_way_in_memory() {

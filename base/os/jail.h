@@ -30,7 +30,8 @@ struct JailPolicy {
   std::vector<Path> write;    // folders: read, write, create, rename, remove
   uint64_t max_open_files = 16384;
   // Of memory the process allocates (RLIMIT_DATA); 0: as before. An allocation beyond it fails at
-  // once, where the kernel would otherwise promise memory that is not there.
+  // once, where the kernel would otherwise promise memory that is not there. Not applied to a
+  // process that has reserved more than that before.
   uint64_t max_data_bytes = 0;
 };
 

@@ -195,6 +195,26 @@ TEST(Jail, AnAllocationBeyondTheLimitFailsAtOnce) {
   });
 }
 
+// A limit below what the process has reserved would make its next allocation fail: told instead.
+TEST(Jail, AProcessThatHasReservedMoreThanTheLimitGoesOn) {
+  const Folders at;
+  EXPECT_JAILED(at.policy, "no_new_privs", [&] {
+    const auto map = [](size_t bytes, int flags) {
+      return ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1,
+                    0);
+    };
+    JailPolicy limited = at.policy;
+    limited.max_data_bytes = uint64_t{1} << 30;
+    const bool reserved = map(size_t{2} << 30, MAP_NORESERVE) != MAP_FAILED;
+    const JailReport report = enter_jail(limited);
+    return std::vector<bool>{
+        reserved,
+        report.text().find("limit of memory: 1 GiB, of which") != std::string::npos,
+        map(size_t{1} << 20, 0) != MAP_FAILED,
+    };
+  });
+}
+
 // Signals that end a process by itself still do: abort() is how an assertion ends.
 TEST(Jail, AbortStillEndsIt) {
   const Folders at;
