@@ -29,7 +29,9 @@ struct Model {
 
 Result<Model> load_model(const CheckOptions& options) {
   WEFT_TRY(auto archive, opdag::Archive::open(options.model));
-  WEFT_TRY(opdag::Graph graph, opdag::import_graph(archive));
+  opdag::ImportOptions import;
+  if (options.micro_batch > 0) import.micro_batch = options.micro_batch;
+  WEFT_TRY(opdag::Graph graph, opdag::import_graph(archive, import));
   Model model;
   model.forward_only = graph.loss_output == opdag::kNone;
   if (!model.forward_only) {

@@ -22,6 +22,7 @@ namespace weft::executor {
 struct CheckOptions {
   std::filesystem::path model;
   std::filesystem::path inputs;  // safetensors named as the graph's inputs; empty: random ones
+  int64_t micro_batch = 0;       // samples, where the export leaves them open; 0: as exported
   int32_t stages = 2;
   uint64_t cut_seed = 0;
   bool f64 = false;
@@ -57,8 +58,8 @@ int exit_code_of(const CheckReport& report);
 nlohmann::json report_to_json(const CheckReport& report);
 std::string report_to_text(const CheckReport& report);
 
-// weft-worker check MODEL.pt2 [--inputs F] [--stages K] [--cut-seed S] [--precision f32|f64]
-//   [--grads F] [-o json]; argv[0] is "check".
+// weft-worker check MODEL.pt2 [--inputs F] [--stages K] [--cut-seed S] [--micro-batch N]
+//   [--precision f32|f64] [--grads F] [-o json]; argv[0] is "check".
 // Exit: 0 equal, 1 not equal, 3 refused or unusable (JSON {code, node, operator, message, next}
 // with -o json), 2 wrong usage.
 int check_command(int argc, char** argv, os::JailMode jail);

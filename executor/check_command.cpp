@@ -18,7 +18,7 @@ constexpr int kEqual = 0, kNotEqual = 1, kUsageError = 2, kRefusedExit = 3;
 
 constexpr const char* kUsage =
     "usage: weft model check MODEL.pt2 [--inputs FILE.safetensors] [--stages K] [--cut-seed S]\n"
-    "                        [--precision f32|f64] [--grads FILE.safetensors] [-o json]\n";
+    "                        [--micro-batch N] [--precision f32|f64] [--grads FILE.safetensors] [-o json]\n";
 
 template <typename T>
 bool read_number(std::string_view text, T& value) {
@@ -44,6 +44,10 @@ Result<CheckOptions> parse(int argc, char** argv) {
       options.inputs = value;
     } else if (flag == "--grads") {
       options.grads = value;
+    } else if (flag == "--micro-batch") {
+      if (!read_number(value, options.micro_batch) || options.micro_batch < 1) {
+        return wrong(fmt::format("--micro-batch {}: not a number from 1", value));
+      }
     } else if (flag == "--stages") {
       if (!read_number(value, options.stages) || options.stages < 1) {
         return wrong(fmt::format("--stages {}: not a number from 1", value));

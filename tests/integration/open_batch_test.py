@@ -1,7 +1,10 @@
 """An export that leaves the batch open trains as the export of one micro-batch does, bit for bit."""
+import json
+import subprocess
+
 import numpy
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import harness
@@ -75,3 +78,23 @@ def test_trains_as_the_export_of_one_micro_batch(tmp_path):
     assert weights["open"].keys() == start.keys()
     for name, tensor in weights["fixed"].items():
         assert torch.equal(tensor, weights["open"][name]), name
+
+
+def test_model_verbs_take_the_micro_batch(tmp_path):
+    batch = {0: torch.export.Dim("batch", min=2, max=64)}
+    export(tmp_path / "open.pt2", 3, {"x": batch, "label": batch})
+    inputs = {"x": torch.randn(7, 12), "label": torch.randint(0, 5, (7,))}
+    save_file(inputs, tmp_path / "inputs.safetensors")
+
+    def weft(verb, *argv):
+        return subprocess.run([f"{harness.BIN}/weft", "-o", "json", "model", verb, f"{tmp_path}/open.pt2", *argv],
+                              capture_output=True, text=True, check=False)
+
+    checked = weft("check", "--inputs", f"{tmp_path}/inputs.safetensors", "--micro-batch", "7")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert json.loads(checked.stdout)["equal"]
+    other = weft("check", "--inputs", f"{tmp_path}/inputs.safetensors", "--micro-batch", "8")
+    assert other.returncode == 3 and "7" in other.stdout
+    shapes = [json.loads(weft("inspect", "--micro-batch", str(n)).stdout) for n in (7, 8)]
+    assert shapes[0] != shapes[1]
+    assert weft("inspect", "--micro-batch", "65").returncode != 0
