@@ -18,7 +18,8 @@ constexpr int kEqual = 0, kNotEqual = 1, kUsageError = 2, kRefusedExit = 3;
 
 constexpr const char* kUsage =
     "usage: weft model check MODEL.pt2 [--inputs FILE.safetensors] [--stages K] [--cut-seed S]\n"
-    "                        [--micro-batch N] [--precision f32|f64] [--grads FILE.safetensors] [-o json]\n";
+    "                        [--micro-batch N] [--precision f32|f64]\n"
+    "                        [--grads FILE.safetensors] [-o json]\n";
 
 template <typename T>
 bool read_number(std::string_view text, T& value) {

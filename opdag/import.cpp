@@ -74,8 +74,9 @@ Status Importer::close_open_batch(Json& program) {
   if (!open) return {};
   const auto batch = options_.micro_batch ? options_.micro_batch : open->sample;
   if (!batch) {
-    return make_error(Code::kInvalid, "the export leaves the batch open",
-                      "set train.micro_batch (weft model: --micro-batch) to the samples of a micro-batch");
+    return make_error(
+        Code::kInvalid, "the export leaves the batch open",
+        "set train.micro_batch (weft model: --micro-batch) to the samples of a micro-batch");
   }
   if (!options_.micro_batch) {
     open_batch_note_ = fmt::format(

@@ -62,8 +62,7 @@ void add_model(CLI::App& app, Globals& globals) {
   auto options = std::make_shared<ModelOptions>();
   auto* show = model->add_subcommand("inspect", "operators, parameters, costs, edges, refusals");
   show->add_option("model", options->model, "MODEL.pt2")->required();
-  show->callback(
-      [=, &globals] { run_verb(globals, [&] { return inspect(*options, globals); }); });
+  show->callback([=, &globals] { run_verb(globals, [&] { return inspect(*options, globals); }); });
   auto* run = model->add_subcommand("check", "run it whole and cut, and compare every gradient");
   run->add_option("model", options->model, "MODEL.pt2")->required();
   run->add_option("--inputs", options->inputs, "safetensors named as in the export's signature");

@@ -45,7 +45,7 @@ struct CapturedProgram::Pass {
   std::unique_ptr<GraphSpace> space;
   std::vector<at::Tensor> inputs;  // as captured: stable ones are the caller's own
   std::unique_ptr<DeviceGraph> forward;
-  Program::Values values;  // where the forward graph leaves them
+  Program::Values values;  // where the forward graph leaves them; its recording until captured
   std::vector<Seed> seeds;
   // The backward: one part, or two (recording.h).
   struct Part {
@@ -74,8 +74,10 @@ class CapturedProgram::PassRecording final : public Recording {
   bool borrows() const override { return true; }
 
   std::vector<at::Tensor> backward(std::vector<Seed> seeds) override {
-    return run(0, seeds,
-               [](Recording& tape, std::vector<Seed> given) { return tape.backward(given); });
+    auto gradients = run(
+        0, seeds, [](Recording& tape, std::vector<Seed> given) { return tape.backward(given); });
+    pass_.values.recording.reset();
+    return gradients;
   }
 
   std::vector<at::Tensor> backward_first(std::vector<Seed> seeds,
@@ -89,7 +91,10 @@ class CapturedProgram::PassRecording final : public Recording {
   std::vector<at::Tensor> backward_rest() override {
     if (plain_) return plain_->backward_rest();
     std::vector<Seed> none;
-    return run(1, none, [](Recording& tape, std::vector<Seed>) { return tape.backward_rest(); });
+    auto gradients =
+        run(1, none, [](Recording& tape, std::vector<Seed>) { return tape.backward_rest(); });
+    pass_.values.recording.reset();
+    return gradients;
   }
 
  private:
