@@ -79,6 +79,11 @@ std::vector<std::vector<int32_t>> cut_units(const Graph& graph);
 Result<Partition> split_contiguous(const Graph& graph, const std::vector<double>& unit_weights,
                                    int32_t stages, double slack = 0);
 
+// The contiguous split that ends stage k before unit ends[k] (strictly ascending, the last is the
+// number of units), with the same move of units that only make or view values, wherever that sends
+// less. Ends that are out of order or range: kInvalid.
+Result<Partition> split_at(const Graph& graph, const std::vector<int32_t>& ends);
+
 // A uniformly seeded legal cut, not contiguous in general: a random topological order of the units
 // cut at random places. Fewer units than stages: kInvalid ("more stages than nodes").
 Result<Partition> random_partition(const Graph& graph, int32_t stages, Rng& rng);

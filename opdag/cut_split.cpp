@@ -206,6 +206,28 @@ Result<Partition> split_contiguous(const Graph& graph, const std::vector<double>
   return partition;
 }
 
+Result<Partition> split_at(const Graph& graph, const std::vector<int32_t>& ends) {
+  const auto units = cut_units(graph);
+  std::vector<size_t> checked;
+  for (const int32_t end : ends) {
+    const size_t before = checked.empty() ? 0 : checked.back();
+    if (end < 0 || static_cast<size_t>(end) <= before || static_cast<size_t>(end) > units.size()) {
+      return make_error(Code::kInvalid, fmt::format("a stage that ends before unit {} of {}, "
+                                                    "behind one that ends before unit {}",
+                                                    end, units.size(), before));
+    }
+    checked.push_back(static_cast<size_t>(end));
+  }
+  if (checked.empty() || checked.back() != units.size()) {
+    return make_error(Code::kInvalid,
+                      fmt::format("the last stage must end behind unit {}", units.size()));
+  }
+  Partition partition = from_borders(units, graph.nodes.size(), checked);
+  const std::vector<double> weightless(units.size(), 0.0);
+  pull_to_users(graph, Flow(graph), units, weightless, 0, partition);
+  return partition;
+}
+
 Result<Partition> random_partition(const Graph& graph, int32_t stages, Rng& rng) {
   const auto units = cut_units(graph);
   WEFT_TRY_STATUS(check_counts(units.size(), stages));

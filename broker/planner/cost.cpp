@@ -1,6 +1,7 @@
 #include "broker/planner/cost.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "opdag/op_table.h"
@@ -11,7 +12,7 @@ namespace {
 // A CPU core does about 5 multiply-adds in the time one byte moves; forward, backward and the
 // gradient's write make three passes over memory (measured orders of magnitude, methods 3).
 constexpr double kFlopsPerByte = 5;
-constexpr double kMemoryPasses = 3;
+constexpr double kBackwardPasses = 2;
 
 // Bytes a parameter element occupies while training: weight, gradient, optimizer state, in fp32
 // (methods 3), twice that in fp64.
@@ -21,71 +22,91 @@ int64_t bytes_per_trained_element(const job::TrainSpec& train) {
   return bytes;
 }
 
-// Activations of one micro-batch that backward keeps: every output that is not a view.
-int64_t stash_bytes(const opdag::Graph& graph, const opdag::Stage& stage) {
-  int64_t bytes = 0;
-  for (const opdag::Edge& edge : stage.inputs) bytes += edge.bytes;
-  for (int32_t index : stage.nodes) {
-    const opdag::Node& node = graph.nodes[static_cast<size_t>(index)];
-    const opdag::OpInfo* info = opdag::find_op(node.op);
-    if (info != nullptr && info->view) continue;
-    for (opdag::ValueId id : node.outputs) {
-      if (id == opdag::kNone || graph.value(id).kind != opdag::ValueKind::kTensor) continue;
-      bytes += opdag::meta_bytes(graph.value(id).meta);
-    }
-  }
-  return bytes;
-}
-
 }  // namespace
 
-std::vector<double> node_weights(const opdag::Graph& graph) {
-  std::vector<double> weights;
-  weights.reserve(graph.nodes.size());
+double leaf_bytes(const opdag::Graph& graph, const opdag::Leaf& leaf, const job::TrainSpec& train) {
+  const opdag::TensorMeta& meta = graph.value(leaf.value).meta;
+  if (leaf.kind != opdag::LeafKind::kParameter || !leaf.trainable) {
+    return static_cast<double>(opdag::meta_bytes(meta));
+  }
+  return static_cast<double>(element_count(meta.sizes).value_or(0) *
+                             bytes_per_trained_element(train));
+}
+
+double tied_bytes(const opdag::Graph& graph, const opdag::Leaf& leaf, const job::TrainSpec& train) {
+  const auto bytes = static_cast<double>(opdag::meta_bytes(graph.value(leaf.value).meta));
+  return train.precision == job::Precision::kFp64 ? 2 * bytes : bytes;
+}
+
+void Work::add(const Work& other) {
+  operators += other.operators;
+  flops_forward += other.flops_forward;
+  flops_backward += other.flops_backward;
+  bytes += other.bytes;
+}
+
+std::vector<Work> node_work(const opdag::Graph& graph) {
+  std::vector<Work> work;
+  work.reserve(graph.nodes.size());
   for (const opdag::Node& node : graph.nodes) {
     const opdag::OpInfo* info = opdag::find_op(node.op);
     const opdag::Cost cost = opdag::node_cost(graph, node);
-    double weight = cost.flops_forward + cost.flops_backward;
-    if (info == nullptr || !info->view) {
-      weight += kFlopsPerByte * kMemoryPasses * cost.bytes_forward;
-    }
-    weights.push_back(weight);
+    const bool view = info != nullptr && info->view;
+    work.push_back({view ? 0.0 : 1.0, cost.flops_forward, cost.flops_backward,
+                    view ? 0.0 : cost.bytes_forward});
   }
-  return weights;
+  return work;
 }
 
-Result<std::vector<job::StagePlan>> estimate_stages(const opdag::Graph& graph,
-                                                    const job::JobSpec& spec,
-                                                    const opdag::Partition& partition,
-                                                    const job::ScheduleOptions& schedule) {
-  WEFT_TRY(const opdag::StageGraph stages, opdag::stage_graph(graph, partition));
-  const std::vector<int32_t> depth = job::depth_to_loss(stages);
-  std::vector<job::StagePlan> result;
+Seconds seconds_of(const Work& work, const PlannerPeer& peer) {
+  const bool known = peer.gflops > 0;
+  const double per_flop = 1e-9 / (known ? peer.gflops : kNominalGflops);
+  double per_byte = known ? 0 : kFlopsPerByte * per_flop;
+  if (known && peer.memory_gbyte_s > 0) per_byte = 1e-9 / peer.memory_gbyte_s;
+  const double each = known ? std::max(peer.op_us, 0.0) * 1e-6 : 0;
+  const double pass = each * work.operators + per_byte * work.bytes;
+  return {per_flop * work.flops_forward + pass,
+          per_flop * work.flops_backward + kBackwardPasses * pass};
+}
+
+Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec& spec,
+                                   const opdag::Partition& partition) {
+  StageCosts costs;
+  WEFT_TRY(costs.graph, opdag::stage_graph(graph, partition));
+  const ValueBytes bytes = value_bytes(graph, spec.train.precision);
+  const std::vector<double> stash = node_stash(graph, spec.train.precision, bytes);
+  const std::vector<Work> work = node_work(graph);
+  for (opdag::Edge& edge : costs.graph.edges) {
+    edge.bytes = std::llround(bytes.sent[static_cast<size_t>(edge.value)]);
+  }
   for (int32_t index = 0; index < partition.stages; ++index) {
     WEFT_TRY(const opdag::Stage stage, opdag::extract_stage(graph, partition, index));
     job::StagePlan plan;
+    double fixed = 0, kept = 0;
+    Work sum;
     for (int32_t node : stage.nodes) {
-      const opdag::Cost cost = opdag::node_cost(graph, graph.nodes[static_cast<size_t>(node)]);
-      plan.flops += cost.flops_forward + cost.flops_backward;
+      sum.add(work[static_cast<size_t>(node)]);
+      kept += stash[static_cast<size_t>(node)];
     }
+    plan.flops = sum.flops_forward + sum.flops_backward;
+    for (const opdag::Edge& edge : stage.inputs)
+      kept += bytes.kept[static_cast<size_t>(edge.value)];
     std::set<int32_t> tied;  // several names of one weight are stored once
     for (int32_t leaf_index : stage.leaves) {
       const opdag::Leaf& leaf = graph.leaves[static_cast<size_t>(leaf_index)];
       if (leaf.kind == opdag::LeafKind::kUserInput) continue;
       if (leaf.tied_group != opdag::kNone && !tied.insert(leaf.tied_group).second) continue;
-      const opdag::TensorMeta& meta = graph.value(leaf.value).meta;
-      const int64_t bytes = opdag::meta_bytes(meta);
-      if (leaf.kind == opdag::LeafKind::kParameter) plan.parameter_bytes += bytes;
-      const bool trained = leaf.kind == opdag::LeafKind::kParameter && leaf.trainable;
-      plan.memory_bytes +=
-          trained ? element_count(meta.sizes).value_or(0) * bytes_per_trained_element(spec.train)
-                  : bytes;
+      if (leaf.kind == opdag::LeafKind::kParameter) {
+        plan.parameter_bytes += opdag::meta_bytes(graph.value(leaf.value).meta);
+      }
+      fixed += leaf_bytes(graph, leaf, spec.train);
     }
-    plan.memory_bytes +=
-        stash_bytes(graph, stage) * job::warm_up_of(schedule, depth[static_cast<size_t>(index)]);
-    result.push_back(std::move(plan));
+    costs.stages.push_back(std::move(plan));
+    costs.work.push_back(sum);
+    costs.fixed_bytes.push_back(fixed);
+    costs.stash_bytes.push_back(kept);
   }
-  return result;
+  return costs;
 }
 
 }  // namespace weft::broker

@@ -3,19 +3,55 @@
 
 #include <vector>
 
+#include "broker/planner/planner.h"
 #include "job/plan.h"
 #include "job/schedule.h"
 #include "opdag/cut.h"
 
 namespace weft::broker {
 
-// Predicted cost of each node's forward and backward, in FLOP equivalents.
-std::vector<double> node_weights(const opdag::Graph& graph);
+// Bytes of each value of a graph in training, by ValueId; 0 for what is no tensor.
+struct ValueBytes {
+  std::vector<double> kept;  // in memory: the element type that autocast gives it
+  std::vector<double> sent;  // as a message: dimensions that repeat one element are sent once
+};
+ValueBytes value_bytes(const opdag::Graph& graph, job::Precision precision);
 
-// Fills flops, parameter_bytes and memory_bytes of every stage of a partition; no replicas.
-Result<std::vector<job::StagePlan>> estimate_stages(const opdag::Graph& graph,
-                                                    const job::JobSpec& spec,
-                                                    const opdag::Partition& partition,
-                                                    const job::ScheduleOptions& schedule);
+// What each node leaves behind for its backward, per micro-batch, besides its inputs: its results
+// that are no views, and under autocast the copies of wider arguments that it computes with.
+std::vector<double> node_stash(const opdag::Graph& graph, job::Precision precision,
+                               const ValueBytes& bytes);
+
+// Bytes that training keeps for a parameter or buffer: weight, gradient, optimizer state.
+double leaf_bytes(const opdag::Graph& graph, const opdag::Leaf& leaf, const job::TrainSpec& train);
+
+// Of a weight's gradient, or of the weight, when stages that share it exchange them.
+double tied_bytes(const opdag::Graph& graph, const opdag::Leaf& leaf, const job::TrainSpec& train);
+
+// What there is to do for one micro-batch, of a node or of many.
+struct Work {
+  double operators = 0;  // views left out
+  double flops_forward = 0, flops_backward = 0;
+  double bytes = 0;  // read and written, forward
+  void add(const Work& other);
+};
+std::vector<Work> node_work(const opdag::Graph& graph);
+
+// A peer of unknown speed does kNominalGflops FLOP equivalents: ratios are right, seconds are not.
+struct Seconds {
+  double forward = 0, backward = 0;
+};
+Seconds seconds_of(const Work& work, const PlannerPeer& peer);
+
+// flops, parameter_bytes and memory_bytes of every stage of a partition; no replicas. The memory of
+// a stage is fixed + stash x micro-batches in flight.
+struct StageCosts {
+  opdag::StageGraph graph;  // with Edge::bytes as sent
+  std::vector<job::StagePlan> stages;
+  std::vector<Work> work;
+  std::vector<double> fixed_bytes, stash_bytes;
+};
+Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec& spec,
+                                   const opdag::Partition& partition);
 
 }  // namespace weft::broker

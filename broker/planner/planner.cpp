@@ -5,173 +5,28 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <optional>
+#include <set>
 
-#include "broker/planner/cost.h"
+#include "broker/planner/chain.h"
+#include "broker/planner/explain.h"
+#include "broker/planner/realise.h"
+#include "broker/planner/search.h"
 #include "job/names.h"
 #include "opdag/cut.h"
 
 namespace weft::broker {
 namespace {
 
-struct Candidate {
-  opdag::Partition partition;
-  std::vector<job::StagePlan> stages;
-  std::vector<std::string> peers;  // per stage
-  double step = 0;                 // predicted, in cost units: (m + k - 1) x bottleneck
-  double bottleneck_share = 0;     // of the whole cost
-  int32_t bottleneck = 0;
-  int32_t gap = 1;
-  std::string gap_reason;  // empty for 1
-};
-
-std::string mebibytes(uint64_t bytes) {
-  return fmt::format("{} MiB", (bytes + (1u << 20) - 1) >> 20);
-}
-
-// The biggest stages on the biggest peers; sorted matching fits whenever any matching does.
-Status place(const std::vector<PlannerPeer>& peers, double share, Candidate& candidate) {
-  const size_t count = candidate.stages.size();
-  std::vector<size_t> by_need(count), by_room(peers.size());
-  std::iota(by_need.begin(), by_need.end(), 0);
-  std::iota(by_room.begin(), by_room.end(), 0);
-  const auto room = [&](size_t i) {
-    return peers[i].memory_bytes == 0 ? UINT64_MAX : peers[i].memory_bytes;
-  };
-  std::stable_sort(by_need.begin(), by_need.end(), [&](size_t a, size_t b) {
-    return candidate.stages[a].memory_bytes > candidate.stages[b].memory_bytes;
-  });
-  std::stable_sort(by_room.begin(), by_room.end(),
-                   [&](size_t a, size_t b) { return room(a) > room(b); });
-  // Among peers of equal room keep the given order along the pipeline, so that plans read well.
-  candidate.peers.assign(count, "");
-  for (size_t i = 0; i < count; ++i) {
-    const uint64_t need = static_cast<uint64_t>(candidate.stages[by_need[i]].memory_bytes);
-    const size_t peer = by_room[i];
-    if (peers[peer].memory_bytes != 0 &&
-        static_cast<double>(need) > share * static_cast<double>(peers[peer].memory_bytes)) {
-      return make_error(
-          Code::kUnavailable,
-          fmt::format("too little memory for {} stage{}: stage {} needs about {}, the best peer "
-                      "left ({}) has {}",
-                      count, count == 1 ? "" : "s", by_need[i], mebibytes(need), peers[peer].id,
-                      mebibytes(peers[peer].memory_bytes)),
-          "add peers, ask for more stages, or export a smaller micro-batch");
-    }
-    candidate.peers[by_need[i]] = peers[peer].id;
-  }
-  const bool equal = std::all_of(peers.begin(), peers.end(), [&](const PlannerPeer& peer) {
-    return peer.memory_bytes == peers[0].memory_bytes;
-  });
-  if (equal) {
-    for (size_t i = 0; i < count; ++i) candidate.peers[i] = peers[i].id;
-  }
-  return {};
-}
-
-struct Inputs {
-  const opdag::Graph& graph;
-  const job::JobSpec& spec;
-  const std::vector<PlannerPeer>& peers;
-  const std::vector<PlannerLink>& links;
-  const PlannerOptions& options;
-  job::ScheduleOptions schedule;
-  std::vector<double> nodes, units;
-};
-
-// Seconds the slowest stage takes for a micro-batch; 0: not every peer's speed is known.
-double compute_seconds(const Inputs& in, const Candidate& candidate) {
-  double slowest = 0;
-  for (size_t i = 0; i < candidate.stages.size(); ++i) {
-    const auto peer = std::find_if(in.peers.begin(), in.peers.end(), [&](const PlannerPeer& p) {
-      return p.id == candidate.peers[i];
-    });
-    if (peer == in.peers.end() || !(peer->gflops > 0)) return 0;
-    slowest = std::max(slowest, candidate.stages[i].flops / (1e9 * peer->gflops));
-  }
-  return slowest;
-}
-
-// The widest gap any way between two stages asks for. A micro-batch's messages of all edges from
-// one stage to another share the way; gradients take the way back.
-void choose_gap(const Inputs& in, const opdag::StageGraph& graph, Candidate& candidate) {
-  candidate.gap = 1;
-  candidate.gap_reason.clear();
-  const double compute_s = compute_seconds(in, candidate);
-  std::map<std::pair<std::string, std::string>, int64_t> bytes;
-  for (const opdag::Edge& edge : graph.edges) {
-    const std::string& from = candidate.peers.at(static_cast<size_t>(edge.from));
-    const std::string& to = candidate.peers.at(static_cast<size_t>(edge.to));
-    bytes[{from, to}] += edge.bytes;
-    if (edge.needs_grad) bytes[{to, from}] += edge.bytes;
-  }
-  for (const PlannerLink& link : in.links) {
-    const auto used = bytes.find({link.from, link.to});
-    if (used == bytes.end()) continue;
-    const double latency_s = std::max(0.0, link.latency_ms / 1e3);
-    const double transfer_s = link.bandwidth_mbit_s > 0 ? static_cast<double>(used->second) * 8 /
-                                                              (1e6 * link.bandwidth_mbit_s)
-                                                        : 0;
-    // More warm-up than micro-batches is none.
-    const int32_t gap =
-        std::min(job::gap_for(latency_s, transfer_s, compute_s), in.schedule.micro_batches);
-    if (gap <= candidate.gap) continue;
-    candidate.gap = gap;
-    candidate.gap_reason =
-        fmt::format(" (from {} to {}: {:.3g} ms and {:.3g} ms a message, for {:.3g} ms of work)",
-                    link.from, link.to, 1e3 * latency_s, 1e3 * transfer_s, 1e3 * compute_s);
-  }
-}
-
-// Stages' needs and their peers. A wider gap keeps more activations: it is halved until they fit.
-Status settle(const Inputs& in, Candidate& candidate) {
-  job::ScheduleOptions schedule = in.schedule;
-  WEFT_TRY(const opdag::StageGraph graph, opdag::stage_graph(in.graph, candidate.partition));
-  WEFT_TRY(candidate.stages, estimate_stages(in.graph, in.spec, candidate.partition, schedule));
-  WEFT_TRY_STATUS(place(in.peers, in.options.memory_share, candidate));
-  choose_gap(in, graph, candidate);
-  const int32_t wanted = candidate.gap;
-  for (candidate.gap = 1, schedule.gap = wanted; schedule.gap > 1; schedule.gap /= 2) {
-    Candidate wider = candidate;
-    WEFT_TRY(wider.stages, estimate_stages(in.graph, in.spec, wider.partition, schedule));
-    if (!place(in.peers, in.options.memory_share, wider).ok()) continue;
-    candidate = std::move(wider);
-    candidate.gap = schedule.gap;
-    break;
-  }
-  if (candidate.gap < wanted) {
-    candidate.gap_reason +=
-        fmt::format(", {} for want of memory instead of {}", candidate.gap, wanted);
-  }
-  return {};
-}
-
-Result<Candidate> candidate_for(const Inputs& in, int32_t stages) {
-  Candidate candidate;
-  WEFT_TRY(candidate.partition, opdag::split_contiguous(in.graph, in.units, stages));
-  WEFT_TRY_STATUS(settle(in, candidate));
-  std::vector<double> cost(static_cast<size_t>(stages), 0.0);
-  for (size_t i = 0; i < in.nodes.size(); ++i) {
-    cost[static_cast<size_t>(candidate.partition.stage_of[i])] += in.nodes[i];
-  }
-  const auto most = std::max_element(cost.begin(), cost.end());
-  candidate.bottleneck = static_cast<int32_t>(most - cost.begin());
-  const double total = std::accumulate(cost.begin(), cost.end(), 0.0);
-  candidate.bottleneck_share = total > 0 ? *most / total : 1.0 / stages;
-  candidate.step = (in.schedule.micro_batches + stages - 1) * *most;
-  return candidate;
-}
-
 // Plays the plan's schedule with the credits the workers will have. Every further micro-batch
 // repeats what those before it did, so of very many only some are played: these bounds took 0.1 to
 // 0.25 s over chains and over 32 stages with an edge between any two.
-Status check_schedule(const Inputs& in, const Candidate& candidate) {
+Status check_schedule(const PlanInputs& in, const Realised& chosen) {
   constexpr size_t kMessages = 500000, kLeastMicroBatches = 64;
-  WEFT_TRY(const opdag::StageGraph graph, opdag::stage_graph(in.graph, candidate.partition));
+  const opdag::StageGraph& graph = chosen.pipeline.graph;
   const size_t a_micro_batch = graph.edges.size() + static_cast<size_t>(graph.stages);
   const size_t most = std::max(kLeastMicroBatches, kMessages / a_micro_batch);
   job::ScheduleOptions schedule = in.schedule;
-  schedule.gap = candidate.gap;
+  schedule.gap = chosen.gap;
   schedule.micro_batches =
       static_cast<int32_t>(std::min(static_cast<size_t>(in.schedule.micro_batches), most));
   const Status runs = job::check_runnable(graph, in.options.make_schedule(graph, schedule));
@@ -182,157 +37,257 @@ Status check_schedule(const Inputs& in, const Candidate& candidate) {
                     "ask for another pipeline.schedule or another number of stages, and report it");
 }
 
-Result<job::Plan> finish(const Inputs& in, Candidate candidate, const std::string& how) {
-  WEFT_TRY_STATUS(check_schedule(in, candidate));
-  job::Plan plan;
-  const int32_t stages = candidate.partition.stages;
-  plan.partition = std::move(candidate.partition);
-  plan.stages = std::move(candidate.stages);
-  for (size_t i = 0; i < plan.stages.size(); ++i) plan.stages[i].replicas = {candidate.peers[i]};
-  plan.schedule = in.schedule.kind;
-  plan.gap = candidate.gap;
-  plan.reason = fmt::format(
-      "{} over {} idle peer{}: bottleneck is stage {} with {:.0f} % of the work (even would be "
-      "{:.0f} %); {} micro-batch{} a step, {}, gap {}{}; {} spare{}",
-      how, in.peers.size(), in.peers.size() == 1 ? "" : "s", candidate.bottleneck,
-      100 * candidate.bottleneck_share, 100.0 / stages, in.schedule.micro_batches,
-      in.schedule.micro_batches == 1 ? "" : "es", job::name_of(in.schedule.kind), candidate.gap,
-      candidate.gap_reason, in.peers.size() - static_cast<size_t>(stages),
-      in.peers.size() - static_cast<size_t>(stages) == 1 ? "" : "s");
-  return plan;
+Status check_asked(const opdag::Graph& graph, int32_t asked, size_t peers) {
+  const size_t units = opdag::cut_units(graph).size();
+  if (asked > static_cast<int32_t>(units)) {
+    return make_error(Code::kInvalid,
+                      fmt::format("more stages than nodes: {} stages asked, the graph can be cut "
+                                  "into at most {} pieces",
+                                  asked, units),
+                      fmt::format("ask for at most {} stages", units));
+  }
+  if (peers == 0) {
+    return make_error(Code::kUnavailable, "no peers: none is idle",
+                      "invite machines with `weft peer invite`, or start some with `weft up`");
+  }
+  if (asked > static_cast<int32_t>(peers)) {
+    return make_error(Code::kUnavailable,
+                      fmt::format("{} stages need {} peers, {} {} idle", asked, asked, peers,
+                                  peers == 1 ? "is" : "are"),
+                      "add peers or ask for fewer stages");
+  }
+  return {};
 }
 
-Result<job::Plan> plan_auto(const Inputs& in) {
-  const int32_t most =
-      std::min({static_cast<int32_t>(in.peers.size()), static_cast<int32_t>(in.units.size()),
-                in.options.max_auto_stages});
-  std::optional<Candidate> best;
-  std::optional<Error> why;
-  for (int32_t stages = 1; stages <= most; ++stages) {
-    Result<Candidate> candidate = candidate_for(in, stages);
-    if (!candidate.ok()) {
-      why = candidate.error();
-      continue;
-    }
-    if (!best || candidate->step < best->step * (1 - in.options.least_gain)) {
-      best = std::move(candidate).value();
-    }
-  }
-  if (!best) return std::move(*why);
-  const int32_t stages = best->partition.stages;
-  std::string how = fmt::format("auto: {} stage{}", stages, stages == 1 ? "" : "s");
-  if (stages < most) {
-    how += fmt::format(", more would not shorten the step by {:.0f} % each",
-                       100 * in.options.least_gain);
-  }
-  return finish(in, std::move(*best), how);
+// Of very many peers those that promise most: speed first, memory among equals.
+std::vector<PlannerPeer> most_promising(std::vector<PlannerPeer> peers, size_t most) {
+  if (peers.size() <= most) return peers;
+  std::stable_sort(peers.begin(), peers.end(), [](const PlannerPeer& a, const PlannerPeer& b) {
+    if (a.gflops != b.gflops) return a.gflops > b.gflops;
+    return a.memory_bytes > b.memory_bytes;
+  });
+  peers.resize(most);
+  return peers;
 }
 
-Result<job::PipelineSchedule> schedule_of(const job::JobSpec& spec) {
-  if (spec.pipeline.schedule == job::PipelineSchedule::kAuto) return job::PipelineSchedule::k1F1B;
-  std::string known;
-  for (const auto& [name, value] : job::Names<job::PipelineSchedule>::kAll) {
-    if (value == spec.pipeline.schedule) return value;
-    known += (known.empty() ? "" : ", ") + std::string(name);
+Problem problem_of(const PlanInputs& in, const GraphChain& chain, double memory_share) {
+  Problem problem = chain.problem;
+  problem.network = in.network;
+  problem.schedule = in.schedule;
+  problem.stages = in.spec.pipeline.stages;
+  problem.most_stages = std::max(in.options.max_auto_stages, problem.stages);
+  problem.gaps =
+      std::any_of(in.speed_known.begin(), in.speed_known.end(), [](bool k) { return k; });
+  for (size_t peer = 0; peer < in.peers.size(); ++peer) {
+    problem.memory_bytes.push_back(memory_share * room_of(in, static_cast<int32_t>(peer)));
   }
-  return make_error(Code::kInvalid,
-                    fmt::format("pipeline.schedule {} is none this broker knows",
-                                static_cast<int>(spec.pipeline.schedule)),
-                    "set it to one of: " + known);
+  return problem;
+}
+
+std::optional<Realised> realise_layout(const PlanInputs& in, const GraphChain& chain,
+                                       const Layout& layout) {
+  std::vector<int32_t> ends;
+  for (const int32_t end : layout.ends) ends.push_back(chain.cuts[static_cast<size_t>(end)]);
+  Result<opdag::Partition> partition = opdag::split_at(in.graph, ends);
+  if (!partition.ok()) return std::nullopt;
+  Result<Realised> realised = realise(in, std::move(partition).value(), layout.peers);
+  if (!realised.ok() || !settle_gap(in, *realised)) return std::nullopt;
+  predict_step(in, *realised);
+  return std::move(realised).value();
+}
+
+// The fewest stages that no larger number beats by the least gain for good; never worse than the
+// best single peer or site.
+size_t pick(const std::vector<Realised>& plans, double least_gain) {
+  std::map<size_t, size_t> best_of;  // by number of stages
+  size_t fastest = 0;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const auto [known, added] = best_of.try_emplace(plans[i].peers.size(), i);
+    if (!added && plans[i].step_s < plans[known->second].step_s) known->second = i;
+    if (plans[i].step_s < plans[fastest].step_s) fastest = i;
+  }
+  size_t chosen = best_of.begin()->second;
+  for (const auto& [stages, plan] : best_of) {
+    if (plans[plan].step_s < plans[chosen].step_s * (1 - least_gain)) chosen = plan;
+  }
+  return chosen;
+}
+
+Error no_room(const PlanInputs& in, const GraphChain& chain) {
+  const Chain& costs = chain.problem.chain;
+  const int32_t asked = in.spec.pipeline.stages;
+  double unit = 0, total = 0;
+  int32_t largest = 0;
+  for (int32_t cut = 0; cut < costs.units; ++cut) {
+    const size_t run = costs.at(cut, cut + 1);
+    unit = std::max(unit, costs.fixed_bytes[run] + costs.stash_bytes[run]);
+  }
+  for (size_t peer = 0; peer < in.peers.size(); ++peer) {
+    const auto at = static_cast<int32_t>(peer);
+    total += room_of(in, at);
+    if (room_of(in, at) > room_of(in, largest)) largest = at;
+  }
+  const size_t whole = costs.at(0, costs.units);
+  const PlannerPeer& best = in.peers[static_cast<size_t>(largest)];
+  return make_error(
+      Code::kUnavailable,
+      fmt::format("too little memory for {}: the job needs about {} for weights, gradients, "
+                  "optimizer and one micro-batch's activations, {} in one piece; {} peer{} have {} "
+                  "to plan with, the largest ({}) {} of its {}",
+                  asked == 0   ? "any number of stages"
+                  : asked == 1 ? "1 stage"
+                               : fmt::format("{} stages", asked),
+                  mebibytes(costs.fixed_bytes[whole] + costs.stash_bytes[whole]), mebibytes(unit),
+                  in.peers.size(), in.peers.size() == 1 ? "" : "s", mebibytes(total), best.id,
+                  mebibytes(room_of(in, largest)),
+                  mebibytes(static_cast<double>(best.memory_bytes))),
+      "add peers, ask for more stages, or export a smaller micro-batch");
+}
+
+struct Candidates {
+  std::vector<Realised> plans;
+  std::optional<Realised> single_peer, single_site;
+  std::vector<std::vector<int32_t>> sites;
+};
+
+Candidates candidates_of(const PlanInputs& in, const GraphChain& chain, double memory_share) {
+  SearchOptions effort;
+  // Where nothing was measured, few orders of peers differ.
+  if (!in.network.measured()) effort.operations /= 10;
+  Found found = search(problem_of(in, chain, memory_share), effort);
+  Candidates result;
+  result.sites = std::move(found.sites);
+  const auto add = [&](const std::optional<Scored>& scored, std::optional<Realised>& place) {
+    if (!scored) return;
+    place = realise_layout(in, chain, scored->layout);
+    if (place) result.plans.push_back(*place);
+  };
+  add(found.single_peer, result.single_peer);
+  add(found.single_site, result.single_site);
+  for (const Scored& scored : found.layouts) {
+    if (auto plan = realise_layout(in, chain, scored.layout)) {
+      result.plans.push_back(std::move(*plan));
+    }
+  }
+  return result;
+}
+
+std::string how_text(int32_t asked, size_t stages, size_t peers, double least_gain) {
+  const char* s = stages == 1 ? "" : "s";
+  if (asked > 0) return fmt::format("{} stage{} as asked", stages, s);
+  std::string how = fmt::format("auto: {} stage{}", stages, s);
+  if (stages < peers) {
+    how += fmt::format(", more would not shorten the step by {:.0f} % each", 100 * least_gain);
+  }
+  return how;
 }
 
 }  // namespace
 
-Result<int64_t> exported_batch(const opdag::Graph& graph, const job::JobSpec& spec) {
-  std::optional<int64_t> batch;
-  std::string first;
-  for (const opdag::Leaf& leaf : graph.leaves) {
-    if (leaf.kind != opdag::LeafKind::kUserInput) continue;
-    const bool bound =
-        std::any_of(spec.data.bindings.begin(), spec.data.bindings.end(),
-                    [&](const job::Binding& binding) { return binding.input == leaf.target; });
-    if (!bound) continue;
-    const auto& sizes = graph.value(leaf.value).meta.sizes;
-    if (sizes.empty()) {
-      return make_error(Code::kInvalid,
-                        fmt::format("input {} is a scalar, it has no batch dimension", leaf.target),
-                        "export the model with batched inputs");
-    }
-    if (batch && *batch != sizes[0]) {
-      return make_error(Code::kInvalid,
-                        fmt::format("inputs {} and {} were exported with different batches: {} "
-                                    "and {}",
-                                    first, leaf.target, *batch, sizes[0]),
-                        "export the model with one batch size");
-    }
-    batch = sizes[0];
-    first = leaf.target;
+Result<PlanReport> plan_job(const opdag::Graph& graph, const job::JobSpec& spec,
+                            const std::vector<PlannerPeer>& peers,
+                            const std::vector<PlannerLink>& links, const PlannerOptions& options) {
+  WEFT_TRY(PlanInputs in,
+           make_inputs(graph, spec, most_promising(peers, options.most_peers), links, options));
+  if (in.peers.size() < peers.size()) {
+    in.notes.push_back(fmt::format("only the {} fastest of {} peers were looked at",
+                                   in.peers.size(), peers.size()));
   }
-  if (!batch || *batch <= 0) {
-    return make_error(Code::kInvalid, "no input of the graph is bound to data",
-                      "bind columns to inputs in [data.inputs] of the job file");
+  WEFT_TRY_STATUS(check_asked(graph, spec.pipeline.stages, peers.size()));
+  const GraphChain chain = chain_of(graph, spec.train, in.peers);
+  // The chain's memory is the graph's but for values that follow their users over a cut; where that
+  // makes every plan too big, search with less.
+  Candidates candidates;
+  for (const double share : {1.0, 0.95, 0.85, 0.7}) {
+    candidates = candidates_of(in, chain, share);
+    if (!candidates.plans.empty()) break;
   }
-  return *batch;
-}
-
-Result<int32_t> micro_batches_of(const opdag::Graph& graph, const job::JobSpec& spec) {
-  WEFT_TRY(const int64_t exported, exported_batch(graph, spec));
-  if (spec.train.micro_batch != 0 && spec.train.micro_batch != exported) {
-    return make_error(
-        Code::kInvalid,
-        fmt::format("train.micro_batch is {}, the export's batch is fixed at {}",
-                    spec.train.micro_batch, exported),
-        "leave train.micro_batch out, or export with one torch.export.Dim for dimension 0 of "
-        "every input");
+  if (candidates.plans.empty()) return no_room(in, chain);
+  std::vector<Realised>& plans = candidates.plans;
+  size_t chosen = pick(plans, options.least_gain);
+  for (const auto& single : {candidates.single_peer, candidates.single_site}) {
+    if (!single || single->step_s >= plans[chosen].step_s) continue;
+    plans.push_back(*single);
+    chosen = plans.size() - 1;
   }
-  if (spec.train.batch <= 0 || spec.train.batch % exported != 0) {
-    return make_error(
-        Code::kInvalid,
-        fmt::format("train.batch is {}, not a multiple of the exported batch {}", spec.train.batch,
-                    exported),
-        fmt::format("set train.batch to a multiple of {}, or export another batch", exported));
-  }
-  const int64_t count = spec.train.batch / exported;
-  if (count > 65536) {
-    return make_error(Code::kTooLarge, fmt::format("{} micro-batches a step; at most 65536", count),
-                      "lower train.batch or export a larger batch");
-  }
-  return static_cast<int32_t>(count);
+  WEFT_TRY_STATUS(check_schedule(in, plans[chosen]));
+  Explained facts;
+  facts.how =
+      how_text(spec.pipeline.stages, plans[chosen].peers.size(), peers.size(), options.least_gain);
+  facts.offered = peers.size();
+  facts.single_peer = std::move(candidates.single_peer);
+  facts.single_site = std::move(candidates.single_site);
+  facts.sites = std::move(candidates.sites);
+  return explain(in, plans[chosen], facts);
 }
 
 Result<job::Plan> make_plan(const opdag::Graph& graph, const job::JobSpec& spec,
                             const std::vector<PlannerPeer>& peers,
                             const std::vector<PlannerLink>& links, const PlannerOptions& options) {
-  WEFT_TRY(const int32_t micro_batches, micro_batches_of(graph, spec));
-  WEFT_TRY(const job::PipelineSchedule kind, schedule_of(spec));
-  Inputs in{graph, spec, peers, links, options, {kind, micro_batches, 1}, node_weights(graph), {}};
-  for (const std::vector<int32_t>& unit : opdag::cut_units(graph)) {
-    double weight = 0;
-    for (int32_t node : unit) weight += in.nodes[static_cast<size_t>(node)];
-    in.units.push_back(weight);
-  }
-  const int32_t asked = spec.pipeline.stages;
-  if (asked > static_cast<int32_t>(in.units.size())) {
+  WEFT_TRY(PlanReport report, plan_job(graph, spec, peers, links, options));
+  return std::move(report.plan);
+}
+
+Result<PlanReport> evaluate_plan(const opdag::Graph& graph, const job::JobSpec& spec,
+                                 const job::Plan& plan, const std::vector<PlannerPeer>& peers,
+                                 const std::vector<PlannerLink>& links,
+                                 const PlannerOptions& options) {
+  WEFT_TRY(PlanInputs in, make_inputs(graph, spec, peers, links, options));
+  in.schedule.kind = plan.schedule;
+  std::vector<int32_t> stage_peers;
+  std::set<std::string> used;
+  if (plan.stages.size() != static_cast<size_t>(plan.partition.stages)) {
     return make_error(Code::kInvalid,
-                      fmt::format("more stages than nodes: {} stages asked, the graph can be cut "
-                                  "into at most {} pieces",
-                                  asked, in.units.size()),
-                      fmt::format("ask for at most {} stages", in.units.size()));
+                      fmt::format("the plan cuts {} stages and gives peers to {}",
+                                  plan.partition.stages, plan.stages.size()),
+                      "list one entry in stages for each stage of the partition");
   }
-  if (peers.empty()) {
-    return make_error(Code::kUnavailable, "no peers: none is idle",
-                      "invite machines with `weft peer invite`, or start some with `weft up`");
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    if (plan.stages[s].replicas.empty()) {
+      return make_error(Code::kInvalid, fmt::format("stage {} of the plan has no peer", s),
+                        "name one in its replicas");
+    }
+    const std::string& id = plan.stages[s].replicas[0];
+    const auto peer = std::find_if(in.peers.begin(), in.peers.end(),
+                                   [&](const PlannerPeer& known) { return known.id == id; });
+    if (peer == in.peers.end()) {
+      return make_error(Code::kInvalid,
+                        fmt::format("stage {} of the plan runs on {}, which is no peer", s, id),
+                        "use the ids of the peers given");
+    }
+    if (!used.insert(id).second) {
+      return make_error(Code::kInvalid, fmt::format("{} runs two stages of the plan", id),
+                        "give each stage a peer of its own");
+    }
+    stage_peers.push_back(static_cast<int32_t>(peer - in.peers.begin()));
   }
-  if (asked > static_cast<int32_t>(peers.size())) {
-    return make_error(Code::kUnavailable,
-                      fmt::format("{} stages need {} peers, {} {} idle", asked, asked, peers.size(),
-                                  peers.size() == 1 ? "is" : "are"),
-                      "add peers or ask for fewer stages");
+  WEFT_TRY(Realised realised, realise(in, plan.partition, stage_peers));
+  realised.gap = plan.gap;
+  predict_step(in, realised);
+  const int32_t over = stage_over_memory(in, realised, plan.gap);
+  if (over >= 0) {
+    in.notes.push_back(
+        fmt::format("stage {} needs {}, its peer {} has {} to plan with", over,
+                    mebibytes(stage_memory(in, realised, over, plan.gap)),
+                    in.peers[static_cast<size_t>(stage_peers[static_cast<size_t>(over)])].id,
+                    mebibytes(room_of(in, stage_peers[static_cast<size_t>(over)]))));
   }
-  if (asked == 0) return plan_auto(in);
-  WEFT_TRY(Candidate candidate, candidate_for(in, asked));
-  return finish(in, std::move(candidate),
-                fmt::format("{} stage{} as asked", asked, asked == 1 ? "" : "s"));
+  Explained facts;
+  facts.how =
+      fmt::format("evaluated: {} stage{}", stage_peers.size(), stage_peers.size() == 1 ? "" : "s");
+  facts.offered = peers.size();
+  const GraphChain chain = chain_of(graph, spec.train, in.peers);
+  Problem problem = problem_of(in, chain, 1);
+  problem.stages = 0;
+  Found found = search(problem);
+  if (found.single_peer) {
+    facts.single_peer = realise_layout(in, chain, found.single_peer->layout);
+  }
+  if (found.single_site) {
+    facts.single_site = realise_layout(in, chain, found.single_site->layout);
+  }
+  facts.sites = std::move(found.sites);
+  return explain(in, realised, facts);
 }
 
 }  // namespace weft::broker

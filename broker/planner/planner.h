@@ -1,11 +1,14 @@
-// The planner: peers, links and graph costs to a plan and its reason. One pure function, the same
-// in the broker, in `weft job submit --dry-run` and in a simulator; OP-Fence will stand behind the
-// same interface.
+// The planner, OP-Fence: peers, links and graph costs to a plan and its reason. One pure function,
+// the same in the broker, in `weft plan` and in a simulator.
 //
-// Today: contiguous stages of least bottleneck over the cut units (dynamic programme), as many as
-// asked; "auto" takes the count with the best predicted step, and leaves peers idle where more
-// stages would not pay. The biggest stages go to the biggest peers. The gap of the schedule follows
-// from the links between them and their speed, where those were measured: job::gap_for.
+// The graph becomes a chain of units with the bytes over every cut (chain.h); peers are clustered
+// by bandwidth, orders of them are split exactly and improved (search.h); every plan is judged by
+// one model of time and memory (pipeline.h). A plan is never predicted worse than the best single
+// peer or the best single site; peers that would not help stay spares.
+//
+// What is unknown: peers without a speed count as fast as the middle one that has one, or all
+// alike; links nobody measured delay nothing if none was, else as the slowest that was. The reason
+// says so.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +17,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "broker/planner/pipeline.h"
 #include "job/plan.h"
 #include "job/schedule.h"
 #include "job/spec.h"
@@ -26,14 +30,12 @@ struct PlannerPeer {
   uint32_t cores = 1;
   uint64_t memory_bytes = 0;  // of the device that computes; 0: unknown, taken as enough
   double gflops = 0;          // it does per second, in the terms of StagePlan::flops; 0: unknown
+  double memory_gbyte_s = 0;  // its memory moves; 0: unknown, only gflops count
+  double op_us = 0;           // an operator takes at least
 };
 
-// One direction of the way between two peers; one that is not listed is unknown and delays nothing.
-struct PlannerLink {
-  std::string from, to;
-  double latency_ms = 0;        // one way
-  double bandwidth_mbit_s = 0;  // 0: unknown, messages take no time
-};
+// In FLOP equivalents, of a peer of unknown speed among others like it.
+inline constexpr double kNominalGflops = 1000;
 
 using ScheduleFunction = std::function<std::vector<job::StageActions>(const opdag::StageGraph&,
                                                                       const job::ScheduleOptions&)>;
@@ -42,9 +44,33 @@ struct PlannerOptions {
   int32_t max_auto_stages = 32;
   // A further stage must shorten the predicted step by this share, or the peer stays a spare.
   double least_gain = 0.02;
-  double memory_share = 0.9;  // of a peer's memory a stage may plan with
+  double memory_share = 0.9;          // of a peer's memory a stage may plan with
+  size_t most_peers = 512;            // of more, those with the most speed and memory are looked at
+  std::vector<PlannerAccess> access;  // lines that peers share (network.h)
   // What the workers will do; a plan is given out only if this can run to its end.
   ScheduleFunction make_schedule = job::make_schedule;
+};
+
+struct PlanAlternative {
+  std::string what;  // "best single peer", "best single site"
+  std::vector<std::string> peers;
+  double step_s = 0;
+};
+
+struct PlanLeftOut {
+  std::string peer, why;
+};
+
+struct PlanReport {
+  job::Plan plan;
+  Prediction prediction;
+  std::string bottleneck;  // in words
+  std::vector<PlanAlternative> alternatives;
+  std::vector<PlanLeftOut> left_out;
+  std::vector<std::vector<std::string>> sites;  // peers that stand close together, largest first
+  std::vector<std::string> notes;               // what was assumed, and what was ignored
+  bool timed = false;                           // every stage's peer has a known speed
+  int32_t micro_batches = 1;
 };
 
 // Micro-batches of a step; kInvalid when batch is not a multiple of the exported batch.
@@ -55,9 +81,23 @@ Result<int64_t> exported_batch(const opdag::Graph& graph, const job::JobSpec& sp
 // Errors: kInvalid for more stages than units ("more stages than nodes") or a schedule nobody
 // knows; kInternal for a schedule that would deadlock; kUnavailable for no
 // peers, fewer peers than stages asked, or too little memory for any split.
+Result<PlanReport> plan_job(const opdag::Graph& graph, const job::JobSpec& spec,
+                            const std::vector<PlannerPeer>& peers,
+                            const std::vector<PlannerLink>& links,
+                            const PlannerOptions& options = {});
+
+// plan_job without its report.
 Result<job::Plan> make_plan(const opdag::Graph& graph, const job::JobSpec& spec,
                             const std::vector<PlannerPeer>& peers,
                             const std::vector<PlannerLink>& links,
                             const PlannerOptions& options = {});
+
+// The same judgement of a plan of somebody else's: its partition, its peers, its schedule and gap.
+// kInvalid for a partition that does not fit the graph, a stage without a peer, an unknown peer or
+// one with two stages. Too little memory is told in notes.
+Result<PlanReport> evaluate_plan(const opdag::Graph& graph, const job::JobSpec& spec,
+                                 const job::Plan& plan, const std::vector<PlannerPeer>& peers,
+                                 const std::vector<PlannerLink>& links,
+                                 const PlannerOptions& options = {});
 
 }  // namespace weft::broker

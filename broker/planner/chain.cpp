@@ -1,0 +1,265 @@
+#include "broker/planner/chain.h"
+
+#include <algorithm>
+#include <map>
+
+#include "broker/planner/cost.h"
+#include "opdag/derive.h"
+#include "opdag/op_table.h"
+
+namespace weft::broker {
+namespace {
+
+// A value between units: who makes it, who reads it (ascending, each once), what it weighs.
+struct Flow {
+  int32_t made = 0;
+  std::vector<int32_t> readers;
+  double kept = 0, sent = 0;
+  bool gradient = false;
+};
+
+struct Units {
+  std::vector<std::vector<int32_t>> nodes;
+  std::vector<int32_t> of_node;
+};
+
+Units units_of(const opdag::Graph& graph) {
+  Units units{opdag::cut_units(graph), std::vector<int32_t>(graph.nodes.size(), 0)};
+  for (size_t unit = 0; unit < units.nodes.size(); ++unit) {
+    for (int32_t node : units.nodes[unit]) {
+      units.of_node[static_cast<size_t>(node)] = static_cast<int32_t>(unit);
+    }
+  }
+  return units;
+}
+
+void add_all(std::vector<int32_t>& items, const std::vector<int32_t>& more) {
+  items.insert(items.end(), more.begin(), more.end());
+}
+
+// What only makes or views values (masks, position ids) follows its first user across a cut where
+// that sends less: its users read its inputs instead (opdag::split_at moves it).
+std::vector<Flow> flows_of(const opdag::Graph& graph, const Units& units, const ValueBytes& bytes) {
+  std::vector<std::vector<int32_t>> readers(graph.values.size());
+  for (const opdag::Value& value : graph.values) {
+    for (const opdag::NodeId user : value.consumers) {
+      const auto position = static_cast<size_t>(graph.node_index(user));
+      readers[static_cast<size_t>(value.id)].push_back(units.of_node[position]);
+    }
+  }
+  std::vector<bool> follows(graph.values.size(), false);
+  for (size_t i = graph.nodes.size(); i-- > 0;) {
+    const opdag::Node& node = graph.nodes[i];
+    const opdag::OpInfo* info = opdag::find_op(node.op);
+    const bool cheap = info != nullptr && (info->cost_class == opdag::CostClass::kCreate ||
+                                           info->cost_class == opdag::CostClass::kView);
+    if (!cheap || units.nodes[static_cast<size_t>(units.of_node[i])].size() != 1) continue;
+    double read = 0, made = 0;
+    std::vector<int32_t> users;
+    for (const opdag::ValueId id : node.outputs) {
+      if (id == opdag::kNone) continue;
+      made += bytes.sent[static_cast<size_t>(id)];
+      add_all(users, readers[static_cast<size_t>(id)]);
+    }
+    std::vector<opdag::ValueId> inputs;
+    for (const opdag::ValueId id : opdag::inputs_of(node)) {
+      if (id == opdag::kNone || graph.value(id).producer == opdag::kNone) continue;
+      read += bytes.sent[static_cast<size_t>(id)];
+      inputs.push_back(id);
+    }
+    if (read >= made) continue;
+    for (const opdag::ValueId id : node.outputs) {
+      if (id != opdag::kNone) follows[static_cast<size_t>(id)] = true;
+    }
+    for (const opdag::ValueId id : inputs) add_all(readers[static_cast<size_t>(id)], users);
+  }
+  const std::vector<bool> gradient = opdag::values_with_gradient(graph);
+  std::vector<Flow> flows;
+  for (const opdag::Value& value : graph.values) {
+    const auto at = static_cast<size_t>(value.id);
+    if (value.producer == opdag::kNone || value.kind != opdag::ValueKind::kTensor) continue;
+    if (follows[at]) continue;
+    const auto position = static_cast<size_t>(graph.node_index(value.producer));
+    Flow flow{units.of_node[position], std::move(readers[at]), bytes.kept[at], bytes.sent[at],
+              gradient[at]};
+    std::sort(flow.readers.begin(), flow.readers.end());
+    flow.readers.erase(std::unique(flow.readers.begin(), flow.readers.end()), flow.readers.end());
+    if (!flow.readers.empty()) flows.push_back(std::move(flow));
+  }
+  return flows;
+}
+
+std::vector<double> crossing(const std::vector<Flow>& flows, size_t units, bool backward) {
+  std::vector<double> change(units + 2, 0.0), bytes(units + 1, 0.0);
+  for (const Flow& flow : flows) {
+    if (flow.readers.back() <= flow.made || (backward && !flow.gradient)) continue;
+    change[static_cast<size_t>(flow.made) + 1] += flow.sent;
+    change[static_cast<size_t>(flow.readers.back()) + 1] -= flow.sent;
+  }
+  double live = 0;
+  for (size_t cut = 0; cut <= units; ++cut) {
+    live += change[cut];
+    bytes[cut] = std::max(live, 0.0);
+  }
+  return bytes;
+}
+
+// Of every share of the whole work the cut with the fewest bytes; both ends always.
+std::vector<int32_t> thin_cuts(const std::vector<double>& work, const std::vector<double>& bytes,
+                               int32_t most_cuts) {
+  const auto units = static_cast<int32_t>(work.size());
+  std::vector<int32_t> cuts{0};
+  if (units <= most_cuts) {
+    for (int32_t cut = 1; cut <= units; ++cut) cuts.push_back(cut);
+    return cuts;
+  }
+  double total = 0;
+  for (const double w : work) total += w;
+  // Half of a unit's share is its count, so that units without work are not all lost.
+  double share = 0;
+  int32_t bucket = 0, best = 0;
+  for (int32_t cut = 1; cut < units; ++cut) {
+    const auto at = static_cast<size_t>(cut);
+    share += (total > 0 ? work[at - 1] / total : 0) / 2 + 0.5 / units;
+    if (best == 0 || bytes[at] < bytes[static_cast<size_t>(best)]) best = cut;
+    const auto now = static_cast<int32_t>(share * (most_cuts - 1));
+    if (now == bucket) continue;
+    cuts.push_back(best);
+    bucket = now;
+    best = 0;
+  }
+  cuts.push_back(units);
+  return cuts;
+}
+
+// Cut before which a unit lies: unit is in run [c - 1, c).
+std::vector<int32_t> run_of_unit(const std::vector<int32_t>& cuts) {
+  std::vector<int32_t> run(static_cast<size_t>(cuts.back()), 0);
+  for (size_t c = 1; c < cuts.size(); ++c) {
+    for (int32_t unit = cuts[c - 1]; unit < cuts[c]; ++unit) {
+      run[static_cast<size_t>(unit)] = static_cast<int32_t>(c) - 1;
+    }
+  }
+  return run;
+}
+
+// Adds bytes to every run that holds any of the ascending units.
+void add_where_any(const Chain& chain, const std::vector<int32_t>& units, double bytes,
+                   std::vector<double>& table) {
+  int32_t begin = 0;
+  for (const int32_t unit : units) {
+    for (; begin <= unit; ++begin) {
+      for (int32_t end = unit + 1; end <= chain.units; ++end) table[chain.at(begin, end)] += bytes;
+    }
+  }
+}
+
+void fill_memory(const opdag::Graph& graph, const job::TrainSpec& train, const Units& units,
+                 const std::vector<Flow>& flows, const std::vector<double>& stash,
+                 const std::vector<int32_t>& run, Chain& chain) {
+  std::map<int32_t, std::vector<int32_t>> by_group;  // a tied weight is stored once
+  int32_t alone = -1;
+  std::map<int32_t, double> bytes_of, weight_of;
+  for (const opdag::Leaf& leaf : graph.leaves) {
+    if (leaf.kind == opdag::LeafKind::kUserInput) continue;
+    const int32_t key = leaf.tied_group != opdag::kNone ? leaf.tied_group : alone--;
+    auto& readers = by_group[key];
+    for (const opdag::NodeId user : graph.value(leaf.value).consumers) {
+      const auto position = static_cast<size_t>(graph.node_index(user));
+      readers.push_back(run[static_cast<size_t>(units.of_node[position])]);
+    }
+    if (readers.empty()) readers.push_back(0);  // what nothing reads lies in the first stage
+    bytes_of[key] = std::max(bytes_of[key], leaf_bytes(graph, leaf, train));
+    weight_of[key] = leaf.trainable ? tied_bytes(graph, leaf, train) : 0;
+  }
+  for (auto& [key, readers] : by_group) {
+    std::sort(readers.begin(), readers.end());
+    readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
+    add_where_any(chain, readers, bytes_of[key], chain.fixed_bytes);
+    if (readers.size() > 1 && weight_of[key] > 0) {
+      chain.ties.push_back({readers.front(), readers.back(), weight_of[key]});
+    }
+  }
+  std::vector<double> own(static_cast<size_t>(chain.units), 0.0);
+  for (size_t i = 0; i < stash.size(); ++i) {
+    own[static_cast<size_t>(run[static_cast<size_t>(units.of_node[i])])] += stash[i];
+  }
+  for (int32_t begin = 0; begin < chain.units; ++begin) {
+    double sum = 0;
+    for (int32_t end = begin + 1; end <= chain.units; ++end) {
+      sum += own[static_cast<size_t>(end) - 1];
+      chain.stash_bytes[chain.at(begin, end)] += sum;
+    }
+  }
+  // What a run receives: values made before it that it reads.
+  for (const Flow& flow : flows) {
+    const int32_t made = run[static_cast<size_t>(flow.made)];
+    int32_t begin = made + 1;
+    for (const int32_t unit : flow.readers) {
+      const int32_t reader = run[static_cast<size_t>(unit)];
+      for (; begin <= reader; ++begin) {
+        for (int32_t end = reader + 1; end <= chain.units; ++end) {
+          chain.stash_bytes[chain.at(begin, end)] += flow.kept;
+        }
+      }
+    }
+  }
+}
+
+// Work of the units before each cut.
+std::vector<Work> sums_over(const std::vector<Work>& unit_work, const std::vector<int32_t>& cuts) {
+  std::vector<Work> sums(1);
+  Work sum;
+  for (size_t c = 1; c < cuts.size(); ++c) {
+    for (int32_t unit = cuts[c - 1]; unit < cuts[c]; ++unit) {
+      sum.add(unit_work[static_cast<size_t>(unit)]);
+    }
+    sums.push_back(sum);
+  }
+  return sums;
+}
+
+}  // namespace
+
+GraphChain chain_of(const opdag::Graph& graph, const job::TrainSpec& train,
+                    const std::vector<PlannerPeer>& peers, int32_t most_cuts) {
+  const Units units = units_of(graph);
+  const ValueBytes bytes = value_bytes(graph, train.precision);
+  const std::vector<Flow> flows = flows_of(graph, units, bytes);
+  const std::vector<double> forward = crossing(flows, units.nodes.size(), false);
+  const std::vector<double> backward = crossing(flows, units.nodes.size(), true);
+  std::vector<Work> unit_work(units.nodes.size());
+  const std::vector<Work> work_of = node_work(graph);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    unit_work[static_cast<size_t>(units.of_node[i])].add(work_of[i]);
+  }
+  std::vector<double> weight;
+  for (const Work& work : unit_work) {
+    const Seconds seconds = seconds_of(work, PlannerPeer{});
+    weight.push_back(seconds.forward + seconds.backward);
+  }
+  GraphChain result;
+  result.cuts = thin_cuts(weight, forward, most_cuts);
+  Problem& problem = result.problem;
+  problem.chain = Chain(static_cast<int32_t>(result.cuts.size()) - 1);
+  for (size_t cut = 0; cut < result.cuts.size(); ++cut) {
+    problem.chain.forward_bytes[cut] = forward[static_cast<size_t>(result.cuts[cut])];
+    problem.chain.backward_bytes[cut] = backward[static_cast<size_t>(result.cuts[cut])];
+  }
+  fill_memory(graph, train, units, flows, node_stash(graph, train.precision, bytes),
+              run_of_unit(result.cuts), problem.chain);
+  const std::vector<Work> sums = sums_over(unit_work, result.cuts);
+  for (const PlannerPeer& peer : peers) {
+    std::vector<double> forward_s, backward_s;
+    for (const Work& work : sums) {
+      const Seconds seconds = seconds_of(work, peer);
+      forward_s.push_back(seconds.forward);
+      backward_s.push_back(seconds.backward);
+    }
+    problem.forward_s.push_back(std::move(forward_s));
+    problem.backward_s.push_back(std::move(backward_s));
+  }
+  return result;
+}
+
+}  // namespace weft::broker

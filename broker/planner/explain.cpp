@@ -1,0 +1,197 @@
+#include "broker/planner/explain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "job/names.h"
+
+namespace weft::broker {
+namespace {
+
+std::string seconds_text(double seconds) {
+  if (seconds >= 1) return fmt::format("{:.3g} s", seconds);
+  if (seconds >= 1e-3) return fmt::format("{:.3g} ms", 1e3 * seconds);
+  return fmt::format("{:.3g} us", 1e6 * seconds);
+}
+
+const char* plural(size_t count) {
+  return count == 1 ? "" : "s";
+}
+
+std::string peer_name(const PlanInputs& in, const Realised& chosen, int32_t stage) {
+  return in.peers[static_cast<size_t>(chosen.peers[static_cast<size_t>(stage)])].id;
+}
+
+// The widest limit in words; shares where seconds mean nothing.
+std::string bottleneck_text(const PlanInputs& in, const Realised& chosen,
+                            const Bottleneck& bottleneck) {
+  const auto& stages = chosen.pipeline.stages;
+  std::vector<double> work;
+  for (const job::StagePlan& stage : chosen.costs.stages) work.push_back(stage.flops);
+  switch (bottleneck.kind) {
+    case BottleneckKind::kCompute: {
+      double total = 0;
+      for (const PipelineStage& stage : stages) total += stage.forward_s + stage.backward_s;
+      const double share =
+          total > 0 ? bottleneck.seconds / total : 1.0 / static_cast<double>(stages.size());
+      const std::string time =
+          chosen.timed ? fmt::format(" ({} a micro-batch)", seconds_text(bottleneck.seconds)) : "";
+      return fmt::format("stage {} with {:.0f} % of the {}{} (even would be {:.0f} %)",
+                         bottleneck.stage, 100 * share, chosen.timed ? "computing" : "work", time,
+                         100.0 / static_cast<double>(stages.size()));
+    }
+    case BottleneckKind::kLink:
+      return fmt::format("the link from {} to {} ({} a micro-batch)",
+                         peer_name(in, chosen, bottleneck.stage),
+                         peer_name(in, chosen, bottleneck.other), seconds_text(bottleneck.seconds));
+    case BottleneckKind::kLine:
+      return fmt::format("{} ({} a micro-batch)",
+                         in.network.line_name(static_cast<size_t>(bottleneck.line)),
+                         seconds_text(bottleneck.seconds));
+    case BottleneckKind::kLatency:
+      return fmt::format("the round trip between {} and {} ({} a micro-batch at gap {})",
+                         peer_name(in, chosen, bottleneck.stage),
+                         peer_name(in, chosen, bottleneck.other), seconds_text(bottleneck.seconds),
+                         chosen.gap);
+  }
+  return "?";
+}
+
+PlanAlternative alternative(const PlanInputs& in, const char* what, const Realised& realised) {
+  PlanAlternative result{what, {}, realised.step_s};
+  for (const int32_t peer : realised.peers) {
+    result.peers.push_back(in.peers[static_cast<size_t>(peer)].id);
+  }
+  return result;
+}
+
+std::string against(const PlanAlternative& other, const PlanReport& report, size_t stages) {
+  const bool same = other.peers.size() == stages &&
+                    std::equal(other.peers.begin(), other.peers.end(), report.plan.stages.begin(),
+                               [](const std::string& id, const job::StagePlan& stage) {
+                                 return stage.replicas[0] == id;
+                               });
+  if (same) return fmt::format("it is the {}", other.what);
+  const double margin = report.prediction.step_s > 0 ? other.step_s / report.prediction.step_s : 1;
+  return fmt::format("the {} ({}{}) takes {:.2f} times as long", other.what,
+                     fmt::join(other.peers.begin(),
+                               other.peers.begin() + static_cast<std::ptrdiff_t>(
+                                                         std::min<size_t>(other.peers.size(), 4)),
+                               ", "),
+                     other.peers.size() > 4 ? ", ..." : "", margin);
+}
+
+// Why a peer got no stage.
+std::string why_left_out(const PlanInputs& in, const Realised& chosen, int32_t peer) {
+  double least = 0;
+  int32_t least_stage = 0;
+  for (size_t s = 0; s < chosen.peers.size(); ++s) {
+    const double needs = stage_memory(in, chosen, static_cast<int32_t>(s), chosen.gap);
+    if (s == 0 || needs < least) {
+      least = needs;
+      least_stage = static_cast<int32_t>(s);
+    }
+  }
+  if (room_of(in, peer) < least) {
+    return fmt::format("too small: {} of memory to plan with, the least stage ({}) needs {}",
+                       mebibytes(room_of(in, peer)), least_stage, mebibytes(least));
+  }
+  if (in.network.measured() && !in.network.known(static_cast<size_t>(peer))) {
+    return "none of its links was measured";
+  }
+  return "the step would not get shorter with it";
+}
+
+void add_left_out(const PlanInputs& in, const Realised& chosen, PlanReport& report) {
+  std::vector<bool> used(in.peers.size(), false);
+  for (const int32_t peer : chosen.peers) used[static_cast<size_t>(peer)] = true;
+  for (size_t peer = 0; peer < used.size(); ++peer) {
+    if (used[peer]) continue;
+    report.left_out.push_back(
+        {in.peers[peer].id, why_left_out(in, chosen, static_cast<int32_t>(peer))});
+  }
+}
+
+std::string left_out_text(const PlanReport& report) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> by_reason;
+  for (const PlanLeftOut& left : report.left_out) {
+    const std::string why = left.why.substr(0, left.why.find(':'));
+    const auto known = std::find_if(by_reason.begin(), by_reason.end(),
+                                    [&](const auto& entry) { return entry.first == why; });
+    auto& peers = known == by_reason.end()
+                      ? by_reason.emplace_back(why, std::vector<std::string>{}).second
+                      : known->second;
+    peers.push_back(left.peer);
+  }
+  std::string text;
+  for (const auto& [why, peers] : by_reason) {
+    const size_t named = std::min<size_t>(peers.size(), 3);
+    text += fmt::format(
+        "{}{}{}: {}", text.empty() ? " (" : "; ",
+        fmt::join(peers.begin(), peers.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+        peers.size() > named ? fmt::format(" and {} more", peers.size() - named) : "", why);
+  }
+  return text.empty() ? text : text + ")";
+}
+
+}  // namespace
+
+std::string mebibytes(double bytes) {
+  return fmt::format("{:.0f} MiB", std::ceil(bytes / (1 << 20)));
+}
+
+PlanReport explain(const PlanInputs& in, const Realised& chosen, const Explained& facts) {
+  PlanReport report;
+  job::ScheduleOptions schedule = in.schedule;
+  schedule.gap = chosen.gap;
+  report.prediction = predict(chosen.pipeline, in.network, schedule);
+  report.notes = in.notes;
+  report.timed = chosen.timed;
+  report.micro_batches = schedule.micro_batches;
+  job::Plan& plan = report.plan;
+  plan.partition = chosen.partition;
+  plan.stages = chosen.costs.stages;
+  plan.schedule = schedule.kind;
+  plan.gap = chosen.gap;
+  const size_t stages = plan.stages.size();
+  for (size_t s = 0; s < stages; ++s) {
+    plan.stages[s].replicas = {peer_name(in, chosen, static_cast<int32_t>(s))};
+    plan.stages[s].memory_bytes =
+        static_cast<int64_t>(std::ceil(report.prediction.stages[s].memory_bytes));
+  }
+  report.bottleneck = bottleneck_text(in, chosen, report.prediction.bottleneck);
+  if (facts.single_peer) {
+    report.alternatives.push_back(alternative(in, "best single peer", *facts.single_peer));
+  }
+  if (facts.single_site && facts.sites.size() > 1) {
+    report.alternatives.push_back(alternative(in, "best single site", *facts.single_site));
+  }
+  for (const auto& site : facts.sites) {
+    report.sites.emplace_back();
+    for (const int32_t peer : site) {
+      report.sites.back().push_back(in.peers[static_cast<size_t>(peer)].id);
+    }
+  }
+  add_left_out(in, chosen, report);
+  const size_t spares = facts.offered - stages;
+  plan.reason = fmt::format(
+      "{} over {} idle peer{}: bottleneck is {}; {} micro-batch{} a step, {}, "
+      "gap {}{}",
+      facts.how, facts.offered, plural(facts.offered), report.bottleneck, schedule.micro_batches,
+      schedule.micro_batches == 1 ? "" : "es", job::name_of(schedule.kind), chosen.gap,
+      chosen.gap_reason);
+  if (chosen.timed) {
+    plan.reason += fmt::format("; {} a step predicted", seconds_text(report.prediction.step_s));
+  }
+  for (const PlanAlternative& other : report.alternatives) {
+    plan.reason += "; " + against(other, report, stages);
+  }
+  plan.reason += fmt::format("; {} spare{}{}", spares, plural(spares), left_out_text(report));
+  for (const std::string& note : report.notes) plan.reason += "; " + note;
+  return report;
+}
+
+}  // namespace weft::broker

@@ -1,0 +1,146 @@
+#include "broker/planner/network.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace weft::broker {
+namespace {
+
+bool usable(double number) {
+  return std::isfinite(number) && number >= 0;
+}
+
+}  // namespace
+
+double seconds_per_byte_at(double mbit_s) {
+  return std::isfinite(mbit_s) && mbit_s > 0 ? 8 / (1e6 * mbit_s) : 0;
+}
+
+Network::Network(size_t peers)
+    : peers_(peers),
+      latency_(peers * peers, 0.0),
+      pair_(peers * peers, 0.0),
+      rate_(peers * peers, 0.0),
+      groups_of_(peers),
+      known_(peers, false),
+      assumed_(peers * peers, false) {}
+
+Network::Network(const std::vector<std::string>& ids, const std::vector<PlannerLink>& links,
+                 const std::vector<PlannerAccess>& access)
+    : Network(ids.size()) {
+  std::map<std::string, size_t> index;
+  for (size_t i = 0; i < ids.size(); ++i) index[ids[i]] = i;
+  std::vector<bool> listed(peers_ * peers_, false);
+  size_t odd = 0;
+  for (const PlannerLink& link : links) {
+    const auto from = index.find(link.from), to = index.find(link.to);
+    if (from == index.end() || to == index.end() || from->second == to->second) continue;
+    if (!usable(link.latency_ms) || !usable(link.bandwidth_mbit_s)) {
+      ++odd;
+      continue;
+    }
+    if (link.latency_ms == 0 && link.bandwidth_mbit_s == 0) continue;
+    set(from->second, to->second, link.latency_ms / 1e3,
+        seconds_per_byte_at(link.bandwidth_mbit_s));
+    listed[from->second * peers_ + to->second] = true;
+  }
+  if (odd > 0) {
+    notes_.push_back(fmt::format("{} link{} with a negative or missing number left out", odd,
+                                 odd == 1 ? "" : "s"));
+  }
+  fill_holes(listed);
+  for (const PlannerAccess& group : access) {
+    std::vector<int32_t> members;
+    for (const std::string& id : group.peers) {
+      if (const auto found = index.find(id); found != index.end()) {
+        members.push_back(static_cast<int32_t>(found->second));
+      }
+    }
+    add_access(group.name, members, seconds_per_byte_at(group.up_mbit_s),
+               seconds_per_byte_at(group.down_mbit_s));
+  }
+}
+
+void Network::fill_holes(std::vector<bool>& listed) {
+  double slowest = 0, farthest = 0;
+  for (size_t i = 0; i < listed.size(); ++i) {
+    if (!listed[i]) continue;
+    measured_ = true;
+    known_[i / peers_] = known_[i % peers_] = true;
+    slowest = std::max(slowest, pair_[i]);
+    farthest = std::max(farthest, latency_[i]);
+  }
+  if (!measured_) return;
+  size_t holes = 0;
+  for (size_t from = 0; from < peers_; ++from) {
+    for (size_t to = 0; to < peers_; ++to) {
+      if (from == to || listed[from * peers_ + to]) continue;
+      assumed_[from * peers_ + to] = true;
+      if (listed[to * peers_ + from]) {
+        set(from, to, latency_s(to, from), pair_seconds_per_byte(to, from));
+      } else {
+        set(from, to, farthest, slowest);
+        if (from < to) ++holes;
+      }
+    }
+  }
+  if (holes > 0) {
+    notes_.push_back(
+        fmt::format("{} of {} pairs of peers were never measured and count as the "
+                    "slowest that were",
+                    holes, peers_ * (peers_ - 1) / 2));
+  }
+}
+
+void Network::set(size_t from, size_t to, double latency_s, double seconds_per_byte) {
+  const size_t at = from * peers_ + to;
+  latency_[at] = latency_s;
+  pair_[at] = seconds_per_byte;
+  measured_ = true;
+  std::vector<int32_t> lines;
+  lines_of(from, to, lines);
+  rate_[at] = seconds_per_byte;
+  for (const int32_t line : lines) {
+    rate_[at] = std::max(rate_[at], line_seconds_per_byte(static_cast<size_t>(line)));
+  }
+}
+
+void Network::lines_of(size_t from, size_t to, std::vector<int32_t>& lines) const {
+  const auto leaves = [&](size_t inside, size_t outside, int32_t down) {
+    for (const int32_t group : groups_of_[inside]) {
+      const auto& others = groups_of_[outside];
+      if (std::find(others.begin(), others.end(), group) != others.end()) continue;
+      const int32_t line = 2 * group + down;
+      if (line_seconds_per_byte_[static_cast<size_t>(line)] > 0) lines.push_back(line);
+    }
+  };
+  leaves(from, to, 0);
+  leaves(to, from, 1);
+}
+
+void Network::add_access(const std::string& name, const std::vector<int32_t>& members,
+                         double up_seconds_per_byte, double down_seconds_per_byte) {
+  const auto group = static_cast<int32_t>(lines() / 2);
+  line_seconds_per_byte_.push_back(up_seconds_per_byte);
+  line_seconds_per_byte_.push_back(down_seconds_per_byte);
+  line_names_.push_back("the uplink of " + name);
+  line_names_.push_back("the downlink of " + name);
+  for (const int32_t peer : members) {
+    auto& groups = groups_of_[static_cast<size_t>(peer)];
+    if (groups.empty() || groups.back() != group) groups.push_back(group);
+  }
+  std::vector<bool> inside(peers_, false);
+  for (const int32_t peer : members) inside[static_cast<size_t>(peer)] = true;
+  for (size_t a = 0; a < peers_; ++a) {
+    for (size_t b = 0; b < peers_; ++b) {
+      if (inside[a] == inside[b]) continue;
+      double& rate = rate_[a * peers_ + b];
+      rate = std::max(rate, inside[a] ? up_seconds_per_byte : down_seconds_per_byte);
+    }
+  }
+}
+
+}  // namespace weft::broker

@@ -1,0 +1,26 @@
+// Orders of peers along the pipeline that are worth an exact split. Private to the search. Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "broker/planner/cluster.h"
+#include "broker/planner/problem.h"
+
+namespace weft::broker {
+
+using Order = std::vector<int32_t>;
+
+// Bytes of a message by which links are compared: the middle one of all cuts.
+double typical_bytes(const Chain& chain);
+
+// Peers with the most memory first (early stages keep the most activations), then the fastest.
+void sort_by_room(const Problem& problem, Order& order);
+
+// Distinct orders over all peers, the most promising first, at most `most`: all of them if that is
+// enough, else the tree's path and its reverse, by room, by speed, the sites permuted, and the
+// shortest paths found from every peer.
+std::vector<Order> promising_orders(const Problem& problem, const Dendrogram& tree,
+                                    const std::vector<Order>& sites, size_t most);
+
+}  // namespace weft::broker

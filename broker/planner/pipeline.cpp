@@ -1,0 +1,347 @@
+#include "broker/planner/pipeline.h"
+
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <utility>
+
+namespace weft::broker {
+namespace {
+
+using job::Action;
+using job::ActionKind;
+
+constexpr double kNever = -1;
+
+size_t peer_of(const Pipeline& pipeline, int32_t stage) {
+  return static_cast<size_t>(pipeline.stages[static_cast<size_t>(stage)].peer);
+}
+
+// Bytes of a micro-batch from stage to stage, all edges of one way together.
+using Ways = std::map<std::pair<int32_t, int32_t>, double>;
+Ways ways_of(const opdag::StageGraph& graph) {
+  Ways ways;
+  for (const opdag::Edge& edge : graph.edges) {
+    const auto bytes = static_cast<double>(edge.bytes);
+    ways[{edge.from, edge.to}] += bytes;
+    if (edge.needs_grad) ways[{edge.to, edge.from}] += bytes;
+  }
+  return ways;
+}
+
+// The way one message takes: what it occupies, and how long.
+struct Route {
+  double latency_s = 0;
+  std::vector<std::pair<size_t, double>> lines;  // line, seconds on it
+};
+
+// Stages and lines in virtual time. Stages are advanced in order of time, so that lines serve those
+// who come first.
+class Player {
+ public:
+  Player(const Pipeline& pipeline, const Network& network,
+         const std::vector<job::StageActions>& schedule)
+      : pipeline_(pipeline), schedule_(schedule), position_(schedule.size(), 0) {
+    const auto& edges = pipeline.graph.edges;
+    size_t micro_batches = 1;
+    for (const auto& actions : schedule) {
+      for (const Action& action : actions) {
+        micro_batches = std::max(micro_batches, static_cast<size_t>(action.micro_batch) + 1);
+      }
+    }
+    micro_batches_ = micro_batches;
+    arrival_.assign(2 * edges.size() * micro_batches, kNever);
+    waiter_.assign(arrival_.size(), -1);
+    std::map<std::pair<size_t, size_t>, size_t> pairs;
+    std::vector<int32_t> shared;
+    for (const opdag::Edge& edge : edges) {
+      for (const bool back : {false, true}) {
+        const size_t from = peer_of(pipeline, back ? edge.to : edge.from);
+        const size_t to = peer_of(pipeline, back ? edge.from : edge.to);
+        const auto bytes = static_cast<double>(edge.bytes);
+        Route route{network.latency_s(from, to), {}};
+        const size_t pair =
+            pairs.try_emplace({from, to}, network.lines() + pairs.size()).first->second;
+        route.lines.emplace_back(pair, bytes * network.pair_seconds_per_byte(from, to));
+        shared.clear();
+        network.lines_of(from, to, shared);
+        for (const int32_t line : shared) {
+          const auto at = static_cast<size_t>(line);
+          route.lines.emplace_back(at, bytes * network.line_seconds_per_byte(at));
+        }
+        routes_.push_back(std::move(route));
+      }
+    }
+    free_at_.assign(network.lines() + pairs.size(), 0.0);
+  }
+
+  double run() {
+    for (size_t stage = 0; stage < schedule_.size(); ++stage) ready_.emplace(0.0, stage);
+    while (!ready_.empty()) {
+      const auto [now, stage] = ready_.top();
+      ready_.pop();
+      advance(stage, now);
+    }
+    return end_;
+  }
+
+ private:
+  // Runs the stage from `now` until it computes or waits.
+  void advance(size_t stage, double now) {
+    const auto& actions = schedule_[stage];
+    for (size_t& at = position_[stage]; at < actions.size(); ++at) {
+      const Action& action = actions[at];
+      const ActionKind kind = action.kind;
+      if (kind == ActionKind::kSendActivation || kind == ActionKind::kSendGradient) {
+        send(action, now);
+      } else if (kind == ActionKind::kRecvActivation || kind == ActionKind::kRecvGradient) {
+        const size_t message = message_of(action);
+        const double arrival = arrival_[message];
+        if (arrival == kNever) {
+          waiter_[message] = static_cast<int32_t>(stage);
+          return;
+        }
+        if (arrival > now) {
+          ready_.emplace(arrival, stage);
+          return;
+        }
+      } else if (const double work = work_of(kind, stage); work > 0) {
+        ++at;
+        ready_.emplace(now + work, stage);
+        return;
+      }
+    }
+    end_ = std::max(end_, now);
+  }
+
+  double work_of(ActionKind kind, size_t stage) const {
+    if (kind == ActionKind::kForward) return pipeline_.stages[stage].forward_s;
+    const double backward_s = pipeline_.stages[stage].backward_s;
+    if (kind == ActionKind::kBackward) return backward_s;
+    if (kind == ActionKind::kBackwardInput) return (1 - kWeightShare) * backward_s;
+    if (kind == ActionKind::kBackwardWeight) return kWeightShare * backward_s;
+    return 0;
+  }
+
+  static bool is_gradient(ActionKind kind) {
+    return kind == ActionKind::kSendGradient || kind == ActionKind::kRecvGradient;
+  }
+  size_t way_of(const Action& action) const {
+    return 2 * static_cast<size_t>(action.edge) + (is_gradient(action.kind) ? 1 : 0);
+  }
+  size_t message_of(const Action& action) const {
+    return way_of(action) * micro_batches_ + static_cast<size_t>(action.micro_batch);
+  }
+
+  void send(const Action& action, double now) {
+    const Route& route = routes_[way_of(action)];
+    double passed = now;
+    for (const auto& [line, seconds] : route.lines) {
+      free_at_[line] = std::max(free_at_[line], now) + seconds;
+      passed = std::max(passed, free_at_[line]);
+    }
+    const size_t message = message_of(action);
+    arrival_[message] = passed + route.latency_s;
+    if (const int32_t waiting = waiter_[message]; waiting >= 0) {
+      ready_.emplace(std::max(now, arrival_[message]), static_cast<size_t>(waiting));
+    }
+  }
+
+  const Pipeline& pipeline_;
+  const std::vector<job::StageActions>& schedule_;
+  size_t micro_batches_ = 1;
+  std::vector<size_t> position_;
+  std::vector<double> arrival_, free_at_;
+  std::vector<int32_t> waiter_;
+  std::vector<Route> routes_;  // [2 edge + back]
+  using Ready = std::pair<double, size_t>;
+  std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready_;
+  double end_ = 0;
+};
+
+double play(const Pipeline& pipeline, const Network& network, job::ScheduleOptions schedule,
+            int32_t micro_batches) {
+  schedule.micro_batches = micro_batches;
+  const auto actions = job::make_schedule(pipeline.graph, schedule);
+  return Player(pipeline, network, actions).run();
+}
+
+}  // namespace
+
+double tie_seconds(const Pipeline& pipeline, const Network& network) {
+  double longest = 0;
+  for (const PipelineTie& tie : pipeline.ties) {
+    const size_t a = peer_of(pipeline, tie.owner), b = peer_of(pipeline, tie.other);
+    longest = std::max(
+        longest, network.latency_s(a, b) + network.latency_s(b, a) +
+                     tie.bytes * (network.seconds_per_byte(a, b) + network.seconds_per_byte(b, a)));
+  }
+  return longest;
+}
+
+double simulate_step(const Pipeline& pipeline, const Network& network,
+                     const job::ScheduleOptions& schedule, size_t most_actions) {
+  const size_t each = 3 * pipeline.stages.size() + 4 * pipeline.graph.edges.size();
+  const auto most = static_cast<int32_t>(
+      std::min<size_t>(std::max<size_t>(most_actions / std::max<size_t>(each, 1), 16), 1 << 16));
+  const double ties = tie_seconds(pipeline, network);
+  if (schedule.micro_batches <= most) {
+    return play(pipeline, network, schedule, schedule.micro_batches) + ties;
+  }
+  const double half = play(pipeline, network, schedule, most / 2);
+  const double whole = play(pipeline, network, schedule, most);
+  return whole + (whole - half) / (most - most / 2) * (schedule.micro_batches - most) + ties;
+}
+
+double memory_of(const PipelineStage& stage, const job::ScheduleOptions& schedule, int32_t depth,
+                 int32_t deepest) {
+  return stage.fixed_bytes + stage.stash_bytes * job::in_flight_of(schedule, depth, deepest);
+}
+
+double pass_seconds(const PipelineStage& stage, const job::ScheduleOptions& schedule) {
+  const bool split = schedule.kind == job::PipelineSchedule::kZbH1;
+  return stage.forward_s + (split ? 1 - kWeightShare : 1) * stage.backward_s;
+}
+
+GapChoice choose_gap(const Pipeline& pipeline, const Network& network, int32_t micro_batches) {
+  GapChoice choice;
+  for (const PipelineStage& stage : pipeline.stages) {
+    choice.compute_s = std::max(choice.compute_s, stage.forward_s + stage.backward_s);
+  }
+  for (const auto& [way, bytes] : ways_of(pipeline.graph)) {
+    const size_t from = peer_of(pipeline, way.first), to = peer_of(pipeline, way.second);
+    const double latency_s = network.latency_s(from, to);
+    const double transfer_s = bytes * network.seconds_per_byte(from, to);
+    // More warm-up than micro-batches is none.
+    const int32_t gap =
+        std::min(job::gap_for(latency_s, transfer_s, choice.compute_s), micro_batches);
+    // Of two that ask for as much, the one that was measured is told.
+    const bool told = gap == choice.gap && gap > 1 && !network.assumed(from, to) &&
+                      network.assumed(peer_of(pipeline, choice.from), peer_of(pipeline, choice.to));
+    if (gap <= choice.gap && !told) continue;
+    choice = {gap, way.first, way.second, latency_s, transfer_s, choice.compute_s};
+  }
+  return choice;
+}
+
+namespace {
+
+// Seconds of neighbours' messages both ways; skips overtake those that go stage by stage.
+std::vector<double> hops_of(const Pipeline& pipeline, const Network& network, const Ways& ways) {
+  std::vector<double> hops(pipeline.stages.size(), 0.0);
+  for (const auto& [way, bytes] : ways) {
+    if (way.second != way.first + 1 && way.first != way.second + 1) continue;
+    const size_t from = peer_of(pipeline, way.first), to = peer_of(pipeline, way.second);
+    hops[static_cast<size_t>(std::min(way.first, way.second))] +=
+        network.latency_s(from, to) + bytes * network.seconds_per_byte(from, to);
+  }
+  return hops;
+}
+
+Bottleneck slowest_trip(const Pipeline& pipeline, const std::vector<double>& hops,
+                        const job::ScheduleOptions& schedule) {
+  Bottleneck worst{BottleneckKind::kLatency, 0, 0, 0, -1};
+  const std::vector<int32_t> depth = job::depth_to_loss(pipeline.graph);
+  std::vector<int32_t> warm_up;
+  for (const int32_t d : depth) warm_up.push_back(job::warm_up_of(schedule, d));
+  for (size_t s = 0; s < pipeline.stages.size(); ++s) {
+    double trip = pass_seconds(pipeline.stages[s], schedule);
+    for (size_t t = s + 1; t < pipeline.stages.size(); ++t) {
+      trip += hops[t - 1] + pass_seconds(pipeline.stages[t], schedule);
+      const double seconds = trip / std::max(warm_up[s] - warm_up[t] + 1, 1);
+      if (warm_up[s] < schedule.micro_batches && seconds > worst.seconds) {
+        worst = {BottleneckKind::kLatency, seconds, static_cast<int32_t>(s),
+                 static_cast<int32_t>(t), -1};
+      }
+    }
+  }
+  return worst;
+}
+
+// Everything that limits the rate of a full pipeline but round trips.
+template <typename Visit>
+void for_each_limit(const Pipeline& pipeline, const Network& network, const Ways& ways, bool phases,
+                    const Visit& visit) {
+  const auto& stages = pipeline.stages;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    visit(Bottleneck{BottleneckKind::kCompute, stages[s].forward_s + stages[s].backward_s,
+                     static_cast<int32_t>(s), 0, -1});
+  }
+  std::map<int32_t, double> lines;
+  std::vector<int32_t> shared;
+  for (const auto& [way, bytes] : ways) {
+    const size_t from = peer_of(pipeline, way.first), to = peer_of(pipeline, way.second);
+    double seconds = bytes * network.pair_seconds_per_byte(from, to);
+    const auto back = ways.find({way.second, way.first});
+    // GPipe's phases use one direction at a time, so that both add up.
+    if (phases && back != ways.end()) {
+      seconds += back->second * network.pair_seconds_per_byte(to, from);
+    }
+    visit(Bottleneck{BottleneckKind::kLink, seconds, way.first, way.second, -1});
+    shared.clear();
+    network.lines_of(from, to, shared);
+    for (const int32_t line : shared) {
+      lines[line] += bytes * network.line_seconds_per_byte(static_cast<size_t>(line));
+    }
+  }
+  for (const auto& [line, seconds] : lines) {
+    visit(Bottleneck{BottleneckKind::kLine, seconds, 0, 0, line});
+  }
+}
+
+}  // namespace
+
+Bottleneck bottleneck_of(const Pipeline& pipeline, const Network& network,
+                         const job::ScheduleOptions& schedule) {
+  const Ways ways = ways_of(pipeline.graph);
+  Bottleneck worst;
+  for_each_limit(pipeline, network, ways, schedule.kind == job::PipelineSchedule::kGPipe,
+                 [&](const Bottleneck& limit) {
+                   if (limit.seconds > worst.seconds) worst = limit;
+                 });
+  const Bottleneck trip = slowest_trip(pipeline, hops_of(pipeline, network, ways), schedule);
+  // A pipeline of equal stages ties with its own round trip: then computing is what to name.
+  constexpr double kClearly = 1.001;
+  return trip.seconds > kClearly * worst.seconds ? trip : worst;
+}
+
+double estimate_step(const Pipeline& pipeline, const Network& network,
+                     const job::ScheduleOptions& schedule) {
+  double fill = 0;
+  for (const PipelineStage& stage : pipeline.stages) fill += stage.forward_s + stage.backward_s;
+  for (const double hop : hops_of(pipeline, network, ways_of(pipeline.graph))) fill += hop;
+  const double worst = bottleneck_of(pipeline, network, schedule).seconds;
+  return fill + (schedule.micro_batches - 1) * worst + tie_seconds(pipeline, network);
+}
+
+Prediction predict(const Pipeline& pipeline, const Network& network,
+                   const job::ScheduleOptions& schedule) {
+  Prediction result;
+  result.step_s = simulate_step(pipeline, network, schedule);
+  result.tie_s = tie_seconds(pipeline, network);
+  result.bottleneck = bottleneck_of(pipeline, network, schedule);
+  const std::vector<int32_t> depth = job::depth_to_loss(pipeline.graph);
+  const int32_t deepest = *std::max_element(depth.begin(), depth.end());
+  for (size_t s = 0; s < pipeline.stages.size(); ++s) {
+    const PipelineStage& stage = pipeline.stages[s];
+    StagePrediction row;
+    row.compute_s = stage.forward_s + stage.backward_s;
+    row.memory_bytes = memory_of(stage, schedule, depth[s], deepest);
+    row.in_flight = job::in_flight_of(schedule, depth[s], deepest);
+    if (result.step_s > 0) {
+      row.busy = row.compute_s * schedule.micro_batches / result.step_s;
+    }
+    result.stages.push_back(row);
+  }
+  for (const auto& [way, bytes] : ways_of(pipeline.graph)) {
+    const double seconds = bytes * network.seconds_per_byte(peer_of(pipeline, way.first),
+                                                            peer_of(pipeline, way.second));
+    const double busy = result.step_s > 0 ? seconds * schedule.micro_batches / result.step_s : 0;
+    result.ways.push_back({way.first, way.second, bytes, seconds, busy});
+    result.stages[static_cast<size_t>(way.first)].send_s += seconds;
+    result.stages[static_cast<size_t>(way.second)].receive_s += seconds;
+  }
+  return result;
+}
+
+}  // namespace weft::broker

@@ -1,0 +1,122 @@
+// The evaluation model: what a step takes when given stages run on given peers over a given network
+// under a given schedule. Pure; the judge of every plan, whoever made it.
+//
+// A message of b bytes from stage a to stage b passes the way between the two peers and every line
+// they share with others (network.h), first come first served, each for b times its time per byte,
+// cut through: it arrives when the slowest has let it pass, one latency later. Stages compute one
+// thing at a time, in the order of the schedule that the workers run (job::make_schedule).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "broker/planner/network.h"
+#include "job/schedule.h"
+
+namespace weft::broker {
+
+struct PipelineStage {
+  int32_t peer = 0;
+  double forward_s = 0, backward_s = 0;  // of one micro-batch
+  double fixed_bytes = 0;                // weights, gradients, optimizer, constants
+  double stash_bytes = 0;                // of one micro-batch whose backward is still to come
+};
+
+// A weight that two stages share: after a step the gradient of one copy goes to the owner, the
+// weight comes back.
+struct PipelineTie {
+  int32_t owner = 0, other = 0;  // stages
+  double bytes = 0;
+};
+
+// graph.edges[e].bytes: as sent, one micro-batch, each way that is used.
+struct Pipeline {
+  std::vector<PipelineStage> stages;
+  opdag::StageGraph graph;
+  std::vector<PipelineTie> ties;
+};
+
+enum class BottleneckKind : uint8_t { kCompute, kLink, kLine, kLatency };
+
+// What a further micro-batch waits for once the pipeline is full.
+struct Bottleneck {
+  BottleneckKind kind = BottleneckKind::kCompute;
+  double seconds = 0;  // of one micro-batch
+  int32_t stage = 0;   // kCompute; kLink, kLatency: the sender
+  int32_t other = 0;   // kLink, kLatency: the receiver
+  int32_t line = -1;   // kLine
+  bool operator==(const Bottleneck&) const = default;
+};
+
+struct StagePrediction {
+  double compute_s = 0;  // forward and backward of one micro-batch
+  double send_s = 0;     // its messages of one micro-batch, on the slowest way of each
+  double receive_s = 0;
+  double memory_bytes = 0;
+  int32_t in_flight = 1;  // micro-batches whose activations it keeps
+  double busy = 0;        // share of the step it computes
+};
+
+// All messages of one micro-batch from one stage to another.
+struct WayPrediction {
+  int32_t from = 0, to = 0;  // stages
+  double bytes = 0;
+  double seconds = 0;  // with every line for itself, without latency
+  double busy = 0;     // share of the step they take
+};
+
+struct Prediction {
+  double step_s = 0;
+  double tie_s = 0;  // of it: exchanging shared weights
+  std::vector<StagePrediction> stages;
+  std::vector<WayPrediction> ways;
+  Bottleneck bottleneck;
+};
+
+// The longest exchange of a shared weight, which follows the last backward of a step.
+double tie_seconds(const Pipeline& pipeline, const Network& network);
+
+// Seconds of a step, played action by action, and tie_seconds. Of very many micro-batches a part is
+// played and its steady rate carried on; most_actions bounds the part.
+double simulate_step(const Pipeline& pipeline, const Network& network,
+                     const job::ScheduleOptions& schedule, size_t most_actions = 200000);
+
+// The same in closed form (methods, section 4): fill + (micro-batches - 1) x the slowest of
+// compute, link, shared line and round trip.
+//
+// Round trips (derived; methods, section 5 has its limit for long pipelines): a stage that begins
+// its backwards after w forwards runs forward i + w behind backward i. So from a forward of stage s
+// by way of stage t back to a later forward of stage s there is a loop of dependencies that goes on
+// by w_s - w_t + 1 micro-batches and takes the compute of s to t and the transfers between them,
+// both ways. For t the loss stage it is Little's law: w_s micro-batches are on their way.
+double estimate_step(const Pipeline& pipeline, const Network& network,
+                     const job::ScheduleOptions& schedule);
+
+Prediction predict(const Pipeline& pipeline, const Network& network,
+                   const job::ScheduleOptions& schedule);
+
+Bottleneck bottleneck_of(const Pipeline& pipeline, const Network& network,
+                         const job::ScheduleOptions& schedule);
+
+// Bytes a stage needs under the schedule; depth and deepest as job::in_flight_of has them.
+double memory_of(const PipelineStage& stage, const job::ScheduleOptions& schedule, int32_t depth,
+                 int32_t deepest);
+
+// Of a backward in two parts (ZB-H1), the part that makes gradients of weights only: the two were
+// measured .60 to .56 beside a forward of 1 (methods, section 7).
+inline constexpr double kWeightShare = 0.5;
+// Seconds from a micro-batch's forward on a stage to its gradient leaving: less than all its work
+// where the backward is split.
+double pass_seconds(const PipelineStage& stage, const job::ScheduleOptions& schedule);
+
+// The gap the widest way between two stages asks for, at most the micro-batches there are, with
+// the way that asks for it.
+struct GapChoice {
+  int32_t gap = 1;
+  int32_t from = -1, to = -1;  // stages; -1: none asks for more than 1
+  double latency_s = 0, transfer_s = 0, compute_s = 0;
+};
+GapChoice choose_gap(const Pipeline& pipeline, const Network& network, int32_t micro_batches);
+
+}  // namespace weft::broker

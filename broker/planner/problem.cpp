@@ -1,0 +1,225 @@
+#include "broker/planner/problem.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace weft::broker {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Times of a layout's stages and links, as the closed form needs them.
+struct ChainTimes {
+  std::vector<double> passes;  // of stages: from a forward to its gradient leaving
+  std::vector<double> hops;    // of messages to the next stage and back
+  double fill = 0, worst = 0;  // worst: compute and links, without round trips
+  double compute = 0;          // of the slowest stage
+  double widest = 0;           // latency + transfer of the slowest message
+};
+
+ChainTimes times_of(const Problem& problem, const Layout& layout) {
+  const bool phases = problem.schedule.kind == job::PipelineSchedule::kGPipe;
+  ChainTimes times;
+  int32_t begin = 0;
+  for (size_t k = 0; k < layout.ends.size(); ++k) {
+    const double work = problem.work(layout.peers[k], begin, layout.ends[k]);
+    times.passes.push_back(
+        pass_seconds({layout.peers[k], problem.forward(layout.peers[k], begin, layout.ends[k]),
+                      problem.backward(layout.peers[k], begin, layout.ends[k]), 0, 0},
+                     problem.schedule));
+    times.fill += work;
+    times.compute = std::max(times.compute, work);
+    begin = layout.ends[k];
+    if (k + 1 == layout.ends.size()) break;
+    const auto a = static_cast<size_t>(layout.peers[k]);
+    const auto b = static_cast<size_t>(layout.peers[k + 1]);
+    const auto cut = static_cast<size_t>(begin);
+    const double there = problem.chain.forward_bytes[cut] * problem.network.seconds_per_byte(a, b);
+    const double back = problem.chain.backward_bytes[cut] * problem.network.seconds_per_byte(b, a);
+    const double out_s = problem.network.latency_s(a, b), in_s = problem.network.latency_s(b, a);
+    times.hops.push_back(there + back + out_s + in_s);
+    times.fill += times.hops.back();
+    times.worst = std::max(times.worst, phases ? there + back : std::max(there, back));
+    times.widest = std::max({times.widest, there + out_s, back + in_s});
+  }
+  times.worst = std::max(times.worst, times.compute);
+  return times;
+}
+
+// The slowest of the lines that several flows of a layout share, seconds a micro-batch.
+double busiest_line(const Problem& problem, const Layout& layout, std::vector<double>& load) {
+  const Network& network = problem.network;
+  if (network.lines() == 0) return 0;
+  load.assign(network.lines(), 0.0);
+  std::vector<int32_t> lines;
+  double worst = 0;
+  const auto pass = [&](size_t from, size_t to, double bytes) {
+    lines.clear();
+    network.lines_of(from, to, lines);
+    for (const int32_t line : lines) {
+      const auto at = static_cast<size_t>(line);
+      load[at] += bytes * network.line_seconds_per_byte(at);
+      worst = std::max(worst, load[at]);
+    }
+  };
+  for (size_t k = 0; k + 1 < layout.ends.size(); ++k) {
+    const auto a = static_cast<size_t>(layout.peers[k]);
+    const auto b = static_cast<size_t>(layout.peers[k + 1]);
+    const auto cut = static_cast<size_t>(layout.ends[k]);
+    pass(a, b, problem.chain.forward_bytes[cut]);
+    pass(b, a, problem.chain.backward_bytes[cut]);
+  }
+  return worst;
+}
+
+size_t stage_of(const Layout& layout, int32_t unit) {
+  return static_cast<size_t>(std::upper_bound(layout.ends.begin(), layout.ends.end(), unit) -
+                             layout.ends.begin());
+}
+
+// The longest exchange of a weight that two stages share.
+double tie_seconds(const Problem& problem, const Layout& layout) {
+  double longest = 0;
+  for (const Chain::Tie& tie : problem.chain.ties) {
+    const size_t owner = stage_of(layout, tie.first), other = stage_of(layout, tie.last);
+    if (owner == other) continue;
+    const auto a = static_cast<size_t>(layout.peers[owner]);
+    const auto b = static_cast<size_t>(layout.peers[other]);
+    const Network& network = problem.network;
+    longest = std::max(
+        longest, network.latency_s(a, b) + network.latency_s(b, a) +
+                     tie.bytes * (network.seconds_per_byte(a, b) + network.seconds_per_byte(b, a)));
+  }
+  return longest;
+}
+
+// Round trips between any two stages (pipeline.h).
+double slowest_trip(const Problem& problem, const ChainTimes& times, int32_t gap) {
+  job::ScheduleOptions schedule = problem.schedule;
+  schedule.gap = gap;
+  const auto stages = static_cast<int32_t>(times.passes.size());
+  std::vector<int32_t> warm_up;
+  for (int32_t s = 0; s < stages; ++s) {
+    warm_up.push_back(job::warm_up_of(schedule, stages - 1 - s));
+  }
+  double worst = 0;
+  for (size_t s = 0; s < times.passes.size(); ++s) {
+    if (warm_up[s] >= schedule.micro_batches) continue;
+    double trip = times.passes[s];
+    for (size_t t = s + 1; t < times.passes.size(); ++t) {
+      trip += times.hops[t - 1] + times.passes[t];
+      worst = std::max(worst, trip / std::max(warm_up[s] - warm_up[t] + 1, 1));
+    }
+  }
+  return worst;
+}
+
+}  // namespace
+
+Chain::Chain(int32_t count) : units(count) {
+  const auto cuts = static_cast<size_t>(count) + 1;
+  forward_bytes.assign(cuts, 0.0);
+  backward_bytes.assign(cuts, 0.0);
+  fixed_bytes.assign(cuts * cuts, 0.0);
+  stash_bytes.assign(cuts * cuts, 0.0);
+}
+
+int32_t gap_within_memory(const Problem& problem, const Layout& layout, int32_t wanted) {
+  const auto fits = [&](int32_t gap) {
+    job::ScheduleOptions schedule = problem.schedule;
+    schedule.gap = gap;
+    const auto stages = static_cast<int32_t>(layout.ends.size());
+    int32_t begin = 0;
+    for (int32_t k = 0; k < stages; ++k) {
+      const auto at = static_cast<size_t>(k);
+      const size_t run = problem.chain.at(begin, layout.ends[at]);
+      const double needs =
+          problem.chain.fixed_bytes[run] +
+          problem.chain.stash_bytes[run] * job::in_flight_of(schedule, stages - 1 - k, stages - 1);
+      if (needs > problem.memory_bytes[static_cast<size_t>(layout.peers[at])]) return false;
+      begin = layout.ends[at];
+    }
+    return true;
+  };
+  for (int32_t gap = std::max(wanted, 1);; gap /= 2) {
+    if (fits(gap)) return gap;
+    if (gap == 1) return 0;
+  }
+}
+
+Pipeline chain_pipeline(const Problem& problem, const Layout& layout) {
+  Pipeline pipeline;
+  const auto stages = static_cast<int32_t>(layout.ends.size());
+  pipeline.graph.stages = stages;
+  pipeline.graph.loss_stage = stages - 1;
+  int32_t begin = 0;
+  for (int32_t k = 0; k < stages; ++k) {
+    const auto at = static_cast<size_t>(k);
+    const int32_t end = layout.ends[at], peer = layout.peers[at];
+    const size_t run = problem.chain.at(begin, end);
+    pipeline.stages.push_back({peer, problem.forward(peer, begin, end),
+                               problem.backward(peer, begin, end), problem.chain.fixed_bytes[run],
+                               problem.chain.stash_bytes[run]});
+    begin = end;
+    if (k + 1 == stages) break;
+    const auto cut = static_cast<size_t>(end);
+    const double there = problem.chain.forward_bytes[cut];
+    const double back = problem.chain.backward_bytes[cut];
+    // Two edges where not everything that goes forward has a gradient.
+    const auto edge = [&](double bytes, bool gradient) {
+      const auto id = static_cast<int32_t>(pipeline.graph.edges.size());
+      pipeline.graph.edges.push_back({id, id, k, k + 1, gradient, std::llround(bytes)});
+    };
+    if (back > 0 || there == 0) edge(std::min(back, there), true);
+    if (there > back) edge(there - back, false);
+  }
+  for (const Chain::Tie& tie : problem.chain.ties) {
+    const auto owner = static_cast<int32_t>(stage_of(layout, tie.first));
+    const auto other = static_cast<int32_t>(stage_of(layout, tie.last));
+    if (owner != other) pipeline.ties.push_back({owner, other, tie.bytes});
+  }
+  return pipeline;
+}
+
+double estimate_layout(const Problem& problem, const Layout& layout) {
+  const ChainTimes times = times_of(problem, layout);
+  const int32_t wanted = problem.gaps ? std::min(job::gap_for(times.widest, 0, times.compute),
+                                                 problem.schedule.micro_batches)
+                                      : 1;
+  const int32_t gap = gap_within_memory(problem, layout, wanted);
+  if (gap == 0) return kInfinity;
+  std::vector<double> load;
+  const double worst = std::max(
+      {times.worst, slowest_trip(problem, times, gap), busiest_line(problem, layout, load)});
+  return times.fill + (problem.schedule.micro_batches - 1) * worst + tie_seconds(problem, layout);
+}
+
+int32_t gap_wanted(const Problem& problem, const Layout& layout) {
+  if (!problem.gaps) return 1;
+  return choose_gap(chain_pipeline(problem, layout), problem.network,
+                    problem.schedule.micro_batches)
+      .gap;
+}
+
+Scored score_layout(const Problem& problem, const Layout& layout) {
+  const Pipeline pipeline = chain_pipeline(problem, layout);
+  Scored scored{layout, gap_within_memory(problem, layout, gap_wanted(problem, layout)), kInfinity};
+  if (scored.gap == 0) return scored;
+  job::ScheduleOptions schedule = problem.schedule;
+  schedule.gap = scored.gap;
+  scored.step_s = simulate_step(pipeline, problem.network, schedule, kPlayedActions);
+  return scored;
+}
+
+double slowest_stage(const Problem& problem, const Layout& layout) {
+  double slowest = 0;
+  int32_t begin = 0;
+  for (size_t k = 0; k < layout.ends.size(); ++k) {
+    slowest = std::max(slowest, problem.work(layout.peers[k], begin, layout.ends[k]));
+    begin = layout.ends[k];
+  }
+  return slowest;
+}
+
+}  // namespace weft::broker

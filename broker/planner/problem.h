@@ -1,0 +1,95 @@
+// The planning problem as numbers: a chain of units that contiguous runs cut into stages, peers
+// that run them at their own speeds, the network between. What the search works on; graphs become
+// it in chain.h, benchmarks and property tests make it from nothing. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "broker/planner/network.h"
+#include "broker/planner/pipeline.h"
+#include "job/schedule.h"
+
+namespace weft::broker {
+
+// Cuts are numbered 0 (before the first unit) to units (behind the last); a run [begin, end) lies
+// between two of them.
+struct Chain {
+  int32_t units = 0;
+  // [cut]: bytes of a micro-batch that cross it forward (every live edge counted) and backward.
+  std::vector<double> forward_bytes, backward_bytes;
+  // [begin * (units + 1) + end]: weights, gradients, optimizer and constants of the run; and what a
+  // micro-batch leaves there until its backward.
+  std::vector<double> fixed_bytes, stash_bytes;
+
+  // A weight that units far apart share: after a step the gradient of the last one's copy goes to
+  // the first one's stage, the weight comes back.
+  struct Tie {
+    int32_t first = 0, last = 0;  // units
+    double bytes = 0;
+  };
+  std::vector<Tie> ties;
+
+  explicit Chain(int32_t count = 0);
+  size_t at(int32_t begin, int32_t end) const {
+    return static_cast<size_t>(begin) * static_cast<size_t>(units + 1) + static_cast<size_t>(end);
+  }
+};
+
+struct Problem {
+  Chain chain;
+  Network network{0};
+  // [peer][cut]: seconds of the units before the cut, one micro-batch.
+  std::vector<std::vector<double>> forward_s, backward_s;
+  std::vector<double> memory_bytes;  // of each peer that a plan may use; infinite where unknown
+  job::ScheduleOptions schedule;     // kind and micro_batches
+  int32_t stages = 0;                // asked for; 0: any number up to most_stages
+  int32_t most_stages = 32;
+  bool gaps = true;  // false: speeds are unknown, and with them what a gap would have to hide
+
+  size_t peers() const { return memory_bytes.size(); }
+  double forward(int32_t peer, int32_t begin, int32_t end) const {
+    const auto& sums = forward_s[static_cast<size_t>(peer)];
+    return sums[static_cast<size_t>(end)] - sums[static_cast<size_t>(begin)];
+  }
+  double backward(int32_t peer, int32_t begin, int32_t end) const {
+    const auto& sums = backward_s[static_cast<size_t>(peer)];
+    return sums[static_cast<size_t>(end)] - sums[static_cast<size_t>(begin)];
+  }
+  double work(int32_t peer, int32_t begin, int32_t end) const {
+    return forward(peer, begin, end) + backward(peer, begin, end);
+  }
+};
+
+// A plan of it: stage k runs the units up to cut ends[k] on peers[k]; ends.back() is chain.units.
+struct Layout {
+  std::vector<int32_t> peers;
+  std::vector<int32_t> ends;
+  bool operator==(const Layout&) const = default;
+};
+
+// The widest gap under which every stage of a layout keeps within its peer's memory, at most
+// `wanted`; 0: not even gap 1 does. Schedules without a gap give `wanted` or 0.
+int32_t gap_within_memory(const Problem& problem, const Layout& layout, int32_t wanted);
+
+// A layout as stages that pass everything to the next one, as if the graph were a chain.
+Pipeline chain_pipeline(const Problem& problem, const Layout& layout);
+
+// The gap the links of a layout ask for, 1 without problem.gaps.
+int32_t gap_wanted(const Problem& problem, const Layout& layout);
+
+// Predicted seconds of a step with the gap that the links ask for and memory allows; infinite where
+// memory does not even allow gap 1. estimate: closed form, for searching; exact: played, the judge.
+double estimate_layout(const Problem& problem, const Layout& layout);
+inline constexpr size_t kPlayedActions = 40000;  // at most, of a step that is scored
+struct Scored {
+  Layout layout;
+  int32_t gap = 1;
+  double step_s = 0;
+};
+Scored score_layout(const Problem& problem, const Layout& layout);
+
+// The largest compute of a stage; to tell equal scores apart.
+double slowest_stage(const Problem& problem, const Layout& layout);
+
+}  // namespace weft::broker

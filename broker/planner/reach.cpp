@@ -1,0 +1,210 @@
+#include "broker/planner/reach.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace weft::broker {
+namespace {
+
+constexpr size_t kWordBits = 64;
+
+void set_range(uint64_t* words, int32_t begin, int32_t end) {
+  for (int32_t bit = begin; bit < end; ++bit) {
+    words[static_cast<size_t>(bit) / kWordBits] |= uint64_t{1} << (bit % 64);
+  }
+}
+
+bool get(const uint64_t* words, int32_t bit) {
+  return (words[static_cast<size_t>(bit) / kWordBits] >> (bit % 64) & 1) != 0;
+}
+
+}  // namespace
+
+Reach::Reach(const Problem& problem, const std::vector<int32_t>& order, int32_t gap, int32_t depths)
+    : problem_(problem),
+      order_(order),
+      n_(order.size()),
+      cuts_(static_cast<size_t>(problem.chain.units) + 1),
+      words_((cuts_ + kWordBits - 1) / kWordBits),
+      depths_(depths) {
+  // GPipe uses one direction at a time, so that both transfers add up; else each has its own way.
+  const bool phases = problem.schedule.kind == job::PipelineSchedule::kGPipe;
+  for (size_t cut = 0; cut < cuts_; ++cut) {
+    weight_.push_back(
+        std::max(problem.chain.forward_bytes[cut], problem.chain.backward_bytes[cut]));
+  }
+  coefficient_.assign(n_ * n_, 0.0);
+  for (size_t a = 0; a < n_; ++a) {
+    for (size_t b = 0; b < n_; ++b) {
+      const auto from = static_cast<size_t>(order[a]), to = static_cast<size_t>(order[b]);
+      const double there = problem.network.seconds_per_byte(from, to);
+      const double back = problem.network.seconds_per_byte(to, from);
+      coefficient_[a * n_ + b] = phases ? there + back : std::max(there, back);
+    }
+  }
+  std::vector<int32_t> inner(cuts_ > 2 ? cuts_ - 2 : 0);
+  std::iota(inner.begin(), inner.end(), 1);
+  std::stable_sort(inner.begin(), inner.end(), [&](int32_t a, int32_t b) {
+    return weight_[static_cast<size_t>(a)] < weight_[static_cast<size_t>(b)];
+  });
+  prefix_.assign((inner.size() + 1) * words_, 0);
+  for (size_t count = 0; count < inner.size(); ++count) {
+    const uint64_t* before = &prefix_[count * words_];
+    uint64_t* after = &prefix_[(count + 1) * words_];
+    std::copy(before, before + words_, after);
+    set_range(after, inner[count], inner[count] + 1);
+    sorted_weights_.push_back(weight_[static_cast<size_t>(inner[count])]);
+  }
+  allowed_.assign(n_ * n_, 0);
+  by_time_.assign(n_ * cuts_, 0);
+  begins_.assign(static_cast<size_t>(depths) * n_ * words_, 0);
+  ends_.assign(words_, 0);
+  find_earliest_by_memory(gap);
+}
+
+void Reach::find_earliest_by_memory(int32_t gap) {
+  job::ScheduleOptions schedule = problem_.schedule;
+  schedule.gap = gap;
+  const Chain& chain = problem_.chain;
+  const auto needs = [&](int32_t begin, int32_t end, int32_t in_flight) {
+    const size_t run = chain.at(begin, end);
+    return chain.fixed_bytes[run] + chain.stash_bytes[run] * in_flight;
+  };
+  double most = 0;
+  const int32_t deepest = job::in_flight_of(schedule, depths_ - 1, depths_ - 1);
+  for (int32_t begin = 0; begin < chain.units; ++begin) {
+    most = std::max(most, needs(begin, chain.units, deepest));
+  }
+  bool bound = false;
+  for (const int32_t peer : order_) {
+    bound = bound || problem_.memory_bytes[static_cast<size_t>(peer)] < most;
+  }
+  if (!bound) return;
+  by_memory_.assign(static_cast<size_t>(depths_) * n_ * cuts_, 0);
+  for (int32_t depth = 0; depth < depths_; ++depth) {
+    // How deep the whole will be is known only where a number of stages was asked for; else a
+    // split that turns out too deep for its memory is dropped when it is scored.
+    const int32_t whole = std::max(problem_.stages - 1, depth);
+    const int32_t in_flight = job::in_flight_of(schedule, depth, whole);
+    for (size_t i = 0; i < n_; ++i) {
+      const double room = problem_.memory_bytes[static_cast<size_t>(order_[i])];
+      int32_t* row = &by_memory_[(static_cast<size_t>(depth) * n_ + i) * cuts_];
+      int32_t begin = 0;
+      for (int32_t end = 1; end <= chain.units; ++end) {
+        while (begin < end && needs(begin, end, in_flight) > room) ++begin;
+        row[end] = begin;
+      }
+    }
+  }
+}
+
+void Reach::find_earliest_by_time(double compute_s) {
+  for (size_t i = 0; i < n_; ++i) {
+    const int32_t peer = order_[i];
+    int32_t* row = &by_time_[i * cuts_];
+    int32_t begin = 0;
+    for (int32_t end = 1; end <= problem_.chain.units; ++end) {
+      while (begin < end && problem_.work(peer, begin, end) > compute_s) ++begin;
+      row[end] = begin;
+    }
+  }
+}
+
+void Reach::find_allowed_cuts(double link_s) {
+  for (size_t at = 0; at < allowed_.size(); ++at) {
+    const double most = coefficient_[at] > 0 ? link_s / coefficient_[at] : HUGE_VAL;
+    allowed_[at] = static_cast<int32_t>(
+        std::upper_bound(sorted_weights_.begin(), sorted_weights_.end(), most) -
+        sorted_weights_.begin());
+  }
+}
+
+double Reach::slowest_transfer() const {
+  const double heaviest = sorted_weights_.empty() ? 0 : sorted_weights_.back();
+  return n_ == 0 ? 0 : heaviest * *std::max_element(coefficient_.begin(), coefficient_.end());
+}
+
+int32_t Reach::earliest(int32_t depth, size_t position, int32_t end) const {
+  const auto at = static_cast<size_t>(end);
+  const int32_t by_time = by_time_[position * cuts_ + at];
+  if (by_memory_.empty()) return by_time;
+  return std::max(by_time, by_memory_[(static_cast<size_t>(depth) * n_ + position) * cuts_ + at]);
+}
+
+// Bits left from an earlier call beyond the depth that answers are never read.
+bool Reach::feasible(const Bounds& bounds, int32_t stages) {
+  find_earliest_by_time(bounds.compute_s);
+  find_allowed_cuts(bounds.link_s);
+  const int32_t units = problem_.chain.units;
+  const int32_t last = stages > 0 ? stages - 1 : depths_ - 1;
+  for (int32_t depth = 0; depth <= last && depth < depths_; ++depth) {
+    bool any = false, whole = false;
+    for (size_t i = 0; i < n_; ++i) {
+      uint64_t* mine = &begins_[(static_cast<size_t>(depth) * n_ + i) * words_];
+      std::fill(mine, mine + words_, 0);
+      if (depth == 0) {
+        set_range(mine, earliest(0, i, units), units);
+      } else {
+        uint64_t* ends = ends_.data();
+        std::fill(ends, ends + words_, 0);
+        for (size_t next = i + 1; next < n_; ++next) {
+          const uint64_t* theirs = begins(depth - 1, next);
+          const uint64_t* mask = &prefix_[static_cast<size_t>(allowed_[i * n_ + next]) * words_];
+          for (size_t w = 0; w < words_; ++w) ends[w] |= theirs[w] & mask[w];
+        }
+        int32_t filled = 0;  // earliest() never falls, so that every bit is set once
+        for (int32_t end = 1; end < units; ++end) {
+          if (!get(ends, end)) continue;
+          set_range(mine, std::max(earliest(depth, i, end), filled), end);
+          filled = std::max(filled, end);
+        }
+      }
+      for (size_t w = 0; w < words_ && !any; ++w) any = mine[w] != 0;
+      whole = whole || get(mine, 0);
+    }
+    if (whole && (stages == 0 || depth == last)) return true;
+    if (!any) return false;
+  }
+  return false;
+}
+
+Layout Reach::trace(int32_t stages) const {
+  Layout layout;
+  const int32_t units = problem_.chain.units;
+  int32_t depth = std::max(stages - 1, 0);
+  size_t position = 0;
+  const auto start = [&] {
+    for (position = 0; position < n_; ++position) {
+      if (get(begins(depth, position), 0)) return true;
+    }
+    return false;
+  };
+  while (!start() && stages == 0 && depth + 1 < depths_) ++depth;
+  for (int32_t begin = 0; depth >= 0 && position < n_; --depth) {
+    layout.peers.push_back(order_[position]);
+    if (depth == 0) {
+      layout.ends.push_back(units);
+      return layout;
+    }
+    int32_t longest = begin;
+    size_t follower = n_;
+    for (size_t next = position + 1; next < n_; ++next) {
+      const uint64_t* theirs = begins(depth - 1, next);
+      const uint64_t* mask = &prefix_[static_cast<size_t>(allowed_[position * n_ + next]) * words_];
+      for (int32_t end = units - 1; end > longest; --end) {
+        if (!get(theirs, end) || !get(mask, end) || earliest(depth, position, end) > begin) {
+          continue;
+        }
+        longest = end;
+        follower = next;
+      }
+    }
+    layout.ends.push_back(longest);
+    begin = longest;
+    position = follower;
+  }
+  return {};
+}
+
+}  // namespace weft::broker

@@ -1,0 +1,159 @@
+#include "broker/planner/realise.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "broker/planner/cost.h"
+#include "job/names.h"
+
+namespace weft::broker {
+namespace {
+
+Result<job::PipelineSchedule> schedule_of(const job::JobSpec& spec) {
+  if (spec.pipeline.schedule == job::PipelineSchedule::kAuto) return job::PipelineSchedule::k1F1B;
+  std::string known;
+  for (const auto& [name, value] : job::Names<job::PipelineSchedule>::kAll) {
+    if (value == spec.pipeline.schedule) return value;
+    known += (known.empty() ? "" : ", ") + std::string(name);
+  }
+  return make_error(Code::kInvalid,
+                    fmt::format("pipeline.schedule {} is none this broker knows",
+                                static_cast<int>(spec.pipeline.schedule)),
+                    "set it to one of: " + known);
+}
+
+// Peers without a speed become like the middle one of those that have one.
+void fill_speeds(PlanInputs& in) {
+  std::vector<const PlannerPeer*> known;
+  for (const PlannerPeer& peer : in.peers) {
+    in.speed_known.push_back(peer.gflops > 0);
+    if (peer.gflops > 0) known.push_back(&peer);
+  }
+  if (known.size() == in.peers.size()) return;
+  if (known.empty()) {
+    in.notes.push_back("no peer's speed is known: all count as equally fast");
+    return;
+  }
+  std::stable_sort(known.begin(), known.end(), [](const PlannerPeer* a, const PlannerPeer* b) {
+    return a->gflops < b->gflops;
+  });
+  const PlannerPeer middle = *known[known.size() / 2];
+  in.notes.push_back(fmt::format("the speed of {} of {} peers is unknown: they count as fast as {}",
+                                 in.peers.size() - known.size(), in.peers.size(), middle.id));
+  for (PlannerPeer& peer : in.peers) {
+    if (peer.gflops > 0) continue;
+    peer.gflops = middle.gflops;
+    peer.memory_gbyte_s = middle.memory_gbyte_s;
+    peer.op_us = middle.op_us;
+  }
+}
+
+}  // namespace
+
+Result<PlanInputs> make_inputs(const opdag::Graph& graph, const job::JobSpec& spec,
+                               const std::vector<PlannerPeer>& peers,
+                               const std::vector<PlannerLink>& links,
+                               const PlannerOptions& options) {
+  WEFT_TRY(const int32_t micro_batches, micro_batches_of(graph, spec));
+  WEFT_TRY(const job::PipelineSchedule kind, schedule_of(spec));
+  PlanInputs in{graph, spec, options, peers, {}, Network(0), {kind, micro_batches, 1}, {}};
+  fill_speeds(in);
+  std::vector<std::string> ids;
+  for (const PlannerPeer& peer : in.peers) ids.push_back(peer.id);
+  in.network = Network(ids, links, options.access);
+  if (!in.network.measured() && peers.size() > 1) {
+    in.notes.push_back("no link was measured: links delay nothing");
+  }
+  for (const std::string& note : in.network.notes()) in.notes.push_back(note);
+  return in;
+}
+
+double room_of(const PlanInputs& in, int32_t peer) {
+  const uint64_t bytes = in.peers[static_cast<size_t>(peer)].memory_bytes;
+  if (bytes == 0) return std::numeric_limits<double>::infinity();
+  return in.options.memory_share * static_cast<double>(bytes);
+}
+
+Result<Realised> realise(const PlanInputs& in, opdag::Partition partition,
+                         std::vector<int32_t> peers) {
+  Realised realised;
+  WEFT_TRY(realised.costs, estimate_stages(in.graph, in.spec, partition));
+  realised.pipeline.graph = realised.costs.graph;
+  realised.timed = true;
+  for (size_t s = 0; s < peers.size(); ++s) {
+    const auto peer = static_cast<size_t>(peers[s]);
+    const Seconds seconds = seconds_of(realised.costs.work[s], in.peers[peer]);
+    realised.pipeline.stages.push_back({peers[s], seconds.forward, seconds.backward,
+                                        realised.costs.fixed_bytes[s],
+                                        realised.costs.stash_bytes[s]});
+    realised.timed = realised.timed && in.speed_known[peer];
+  }
+  for (const opdag::TiedUse& use : opdag::tied_uses(in.graph, partition)) {
+    if (!use.trainable) continue;
+    const opdag::Leaf& leaf = in.graph.leaves[static_cast<size_t>(use.leaves[0])];
+    for (const int32_t stage : use.stages) {
+      if (stage == use.owner) continue;
+      realised.pipeline.ties.push_back(
+          {use.owner, stage, tied_bytes(in.graph, leaf, in.spec.train)});
+    }
+  }
+  realised.partition = std::move(partition);
+  realised.peers = std::move(peers);
+  return realised;
+}
+
+double stage_memory(const PlanInputs& in, const Realised& realised, int32_t stage, int32_t gap) {
+  job::ScheduleOptions schedule = in.schedule;
+  schedule.gap = gap;
+  const std::vector<int32_t> depth = job::depth_to_loss(realised.pipeline.graph);
+  const auto at = static_cast<size_t>(stage);
+  const int32_t deepest = *std::max_element(depth.begin(), depth.end());
+  return memory_of(realised.pipeline.stages[at], schedule, depth[at], deepest);
+}
+
+int32_t stage_over_memory(const PlanInputs& in, const Realised& realised, int32_t gap) {
+  job::ScheduleOptions schedule = in.schedule;
+  schedule.gap = gap;
+  const std::vector<int32_t> depth = job::depth_to_loss(realised.pipeline.graph);
+  const int32_t deepest = *std::max_element(depth.begin(), depth.end());
+  for (size_t s = 0; s < realised.peers.size(); ++s) {
+    const double needs = memory_of(realised.pipeline.stages[s], schedule, depth[s], deepest);
+    if (needs > room_of(in, realised.peers[s])) return static_cast<int32_t>(s);
+  }
+  return -1;
+}
+
+// Where a speed is unknown, so is what the gap would have to hide.
+bool settle_gap(const PlanInputs& in, Realised& realised) {
+  GapChoice wanted;
+  if (realised.timed) {
+    wanted = choose_gap(realised.pipeline, in.network, in.schedule.micro_batches);
+  }
+  for (realised.gap = wanted.gap; realised.gap > 1; realised.gap /= 2) {
+    if (stage_over_memory(in, realised, realised.gap) < 0) break;
+  }
+  if (realised.gap == 1 && stage_over_memory(in, realised, 1) >= 0) return false;
+  if (wanted.gap == 1) return true;
+  const auto name = [&](int32_t stage) {
+    return in.peers[static_cast<size_t>(realised.peers[static_cast<size_t>(stage)])].id;
+  };
+  realised.gap_reason =
+      fmt::format(" (from {} to {}: {:.3g} ms and {:.3g} ms a message, for {:.3g} ms of work)",
+                  name(wanted.from), name(wanted.to), 1e3 * wanted.latency_s,
+                  1e3 * wanted.transfer_s, 1e3 * wanted.compute_s);
+  if (realised.gap < wanted.gap) {
+    realised.gap_reason +=
+        fmt::format(", {} for want of memory instead of {}", realised.gap, wanted.gap);
+  }
+  return true;
+}
+
+void predict_step(const PlanInputs& in, Realised& realised) {
+  job::ScheduleOptions schedule = in.schedule;
+  schedule.gap = realised.gap;
+  realised.step_s = simulate_step(realised.pipeline, in.network, schedule);
+}
+
+}  // namespace weft::broker

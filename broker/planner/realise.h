@@ -1,0 +1,58 @@
+// From numbers back to the graph: a layout or a partition with its peers, measured by the graph's
+// own edges, weights and activations. Private to the planner. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "broker/planner/cost.h"
+#include "broker/planner/planner.h"
+
+namespace weft::broker {
+
+// What all plans of one call share. Peers that had no speed are given one here.
+struct PlanInputs {
+  const opdag::Graph& graph;
+  const job::JobSpec& spec;
+  const PlannerOptions& options;
+  std::vector<PlannerPeer> peers;
+  std::vector<bool> speed_known;
+  Network network{0};
+  job::ScheduleOptions schedule;
+  std::vector<std::string> notes;
+};
+
+// peers: of an earlier check, not empty. Fills unknown speeds, builds the network, notes both.
+Result<PlanInputs> make_inputs(const opdag::Graph& graph, const job::JobSpec& spec,
+                               const std::vector<PlannerPeer>& peers,
+                               const std::vector<PlannerLink>& links,
+                               const PlannerOptions& options);
+
+// A plan in the terms of the graph.
+struct Realised {
+  opdag::Partition partition;
+  std::vector<int32_t> peers;  // per stage, index into PlanInputs::peers
+  StageCosts costs;
+  Pipeline pipeline;
+  int32_t gap = 1;
+  std::string gap_reason;  // empty for 1
+  double step_s = 0;
+  bool timed = false;  // every peer's speed is known
+};
+
+// Bytes a plan may use of a peer; infinite where its memory is unknown.
+double room_of(const PlanInputs& in, int32_t peer);
+
+Result<Realised> realise(const PlanInputs& in, opdag::Partition partition,
+                         std::vector<int32_t> peers);
+
+// The gap that links ask for, halved until memory allows it; false where not even 1 does.
+bool settle_gap(const PlanInputs& in, Realised& realised);
+// Predicts the step under a gap.
+void predict_step(const PlanInputs& in, Realised& realised);
+
+// The first stage whose peer is too small under a gap, or -1.
+int32_t stage_over_memory(const PlanInputs& in, const Realised& realised, int32_t gap);
+double stage_memory(const PlanInputs& in, const Realised& realised, int32_t stage, int32_t gap);
+
+}  // namespace weft::broker

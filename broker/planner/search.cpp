@@ -1,0 +1,275 @@
+#include "broker/planner/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "broker/planner/cluster.h"
+#include "broker/planner/local_search.h"
+#include "broker/planner/orders.h"
+#include "broker/planner/split.h"
+
+namespace weft::broker {
+namespace {
+
+struct Estimated {
+  Layout layout;
+  double step_s = 0;
+  double slowest_s = 0;  // tells equal steps apart
+};
+
+bool before(double step_a, double slow_a, double step_b, double slow_b) {
+  constexpr double kSame = 1e-9;
+  if (std::abs(step_a - step_b) > kSame * std::max(step_a, step_b)) return step_a < step_b;
+  return slow_a < slow_b;
+}
+
+// The best layouts met so far, by the closed form; bounded.
+class Pool {
+ public:
+  Pool(const Problem& problem, size_t keep) : problem_(problem), keep_(keep) {}
+
+  bool add(const Layout& layout) {
+    for (const Estimated& known : items_) {
+      if (known.layout == layout) return false;
+    }
+    Estimated item{layout, estimate_layout(problem_, layout), slowest_stage(problem_, layout)};
+    if (!std::isfinite(item.step_s)) return false;
+    const auto at = std::find_if(items_.begin(), items_.end(), [&](const Estimated& other) {
+      return before(item.step_s, item.slowest_s, other.step_s, other.slowest_s);
+    });
+    const bool first = at == items_.begin();
+    items_.insert(at, std::move(item));
+    if (items_.size() > keep_) items_.pop_back();
+    return first;
+  }
+  bool add(const std::vector<Layout>& layouts) {
+    bool first = false;
+    for (const Layout& layout : layouts) first = add(layout) || first;
+    return first;
+  }
+  const std::vector<Estimated>& items() const { return items_; }
+
+ private:
+  const Problem& problem_;
+  size_t keep_;
+  std::vector<Estimated> items_;
+};
+
+// Counts down; a search stops where the next piece of work would go below nothing.
+class Budget {
+ public:
+  explicit Budget(double operations) : left_(operations) {}
+  bool spend(double operations) {
+    if (operations > left_) return false;
+    left_ -= operations;
+    return true;
+  }
+  double left() const { return left_; }
+
+ private:
+  double left_;
+};
+
+class Searcher {
+ public:
+  Searcher(const Problem& problem, const SearchOptions& options)
+      : problem_(problem),
+        options_(options),
+        budget_(options.operations),
+        pool_(problem, 4 * options.keep) {}
+
+  Found run() {
+    const Dendrogram tree = cluster(problem_.network, typical_bytes(problem_.chain));
+    found_.sites = sites(tree);
+    find_single_peer();
+    find_single_site();
+    const SplitOptions plain;
+    const double cost = split_cost(problem_, problem_.peers(), plain);
+    const auto most = static_cast<size_t>(std::clamp(budget_.left() / 2 / cost, 1.0, 720.0));
+    orders_ = promising_orders(problem_, tree, found_.sites, most);
+    for (const Order& order : orders_) {
+      if (!budget_.spend(cost) && !pool_.items().empty()) break;
+      pool_.add(split_order(problem_, order, plain));
+    }
+    widen_gap();
+    climb();
+    try_orders();
+    play();
+    polish();
+    return std::move(found_);
+  }
+
+ private:
+  void find_single_peer() {
+    if (problem_.stages > 1) return;
+    Pool best(problem_, 1);
+    for (size_t peer = 0; peer < problem_.peers(); ++peer) {
+      best.add(Layout{{static_cast<int32_t>(peer)}, {problem_.chain.units}});
+    }
+    if (best.items().empty()) return;
+    found_.single_peer = score_layout(problem_, best.items().front().layout);
+    pool_.add(best.items().front().layout);
+  }
+
+  void find_single_site() {
+    Pool best(problem_, options_.keep);
+    for (const Order& site : found_.sites) {
+      Order order = site;
+      sort_by_room(problem_, order);
+      const double cost = split_cost(problem_, order.size(), {});
+      budget_.spend(std::min(cost, budget_.left()));
+      best.add(split_order(problem_, order, {}));
+      // Some memory suits early stages, some late ones; of large sites one order is enough.
+      if (cost > options_.operations / 50 || !budget_.spend(cost)) continue;
+      best.add(split_order(problem_, Order(order.rbegin(), order.rend()), {}));
+    }
+    // Climbing may leave the site; what it finds there is a candidate all the same.
+    for (const Estimated& item : best.items()) {
+      const Scored scored = score_layout(problem_, item.layout);
+      if (!std::isfinite(scored.step_s)) continue;
+      if (!found_.single_site || scored.step_s < found_.single_site->step_s) {
+        found_.single_site = scored;
+      }
+      pool_.add(item.layout);
+    }
+  }
+
+  // Where memory keeps the gap below what links ask for: splits that leave room for a wider one.
+  void widen_gap() {
+    if (pool_.items().empty()) return;
+    const Layout best = pool_.items().front().layout;
+    const int32_t wanted = gap_wanted(problem_, best);
+    const int32_t given = gap_within_memory(problem_, best, wanted);
+    SplitOptions wider;
+    wider.slacks = {1.0, 1.3};
+    for (wider.gap = wanted; wider.gap > given; wider.gap /= 2) {
+      for (size_t i = 0; i < std::min<size_t>(orders_.size(), 3); ++i) {
+        if (!budget_.spend(split_cost(problem_, problem_.peers(), wider))) return;
+        pool_.add(split_order(problem_, orders_[i], wider));
+      }
+    }
+  }
+
+  // The best, and the best of other numbers of stages: what climbs from there ends elsewhere.
+  std::vector<Layout> starts_of(size_t most) const {
+    std::vector<Layout> starts;
+    for (const Estimated& item : pool_.items()) {
+      const bool known = std::any_of(starts.begin(), starts.end(), [&](const Layout& start) {
+        return start.ends.size() == item.layout.ends.size();
+      });
+      if (!known && starts.size() < most) starts.push_back(item.layout);
+    }
+    return starts;
+  }
+
+  // Local search, each followed by the exact split for the order it found.
+  void climb() {
+    constexpr size_t kStarts = 6;
+    const std::vector<Layout> starts = starts_of(kStarts);
+    for (const Layout& start : starts) {
+      const double trials = budget_.left() / (4 * kStarts * 30.0 * (2 + double(start.ends.size())));
+      if (trials < 1) return;
+      const Layout better = improve(problem_, start, static_cast<size_t>(trials));
+      budget_.spend(std::min(budget_.left(), trials));
+      pool_.add(better);
+      if (budget_.spend(split_cost(problem_, better.peers.size(), {}))) {
+        pool_.add(split_order(problem_, better.peers, {}));
+      }
+    }
+  }
+
+  // Exact splits for orders near the best one, idle peers behind it, as long as that helps.
+  void try_orders() {
+    if (pool_.items().empty()) return;
+    const double cost = split_cost(problem_, problem_.peers(), {});
+    for (bool better = true; better;) {
+      better = false;
+      const Order order = with_idle(pool_.items().front().layout.peers);
+      for (size_t a = 0; a < order.size() && !better; ++a) {
+        for (size_t b = a + 1; b < order.size() && !better; ++b) {
+          for (const bool reverse : {false, true}) {
+            if (reverse && b == a + 1) continue;
+            if (!budget_.spend(cost)) return;
+            Order changed = order;
+            const auto first = changed.begin() + static_cast<std::ptrdiff_t>(a);
+            const auto last = changed.begin() + static_cast<std::ptrdiff_t>(b);
+            reverse ? std::reverse(first, last + 1) : std::iter_swap(first, last);
+            better = pool_.add(split_order(problem_, changed, {})) || better;
+          }
+        }
+      }
+    }
+  }
+
+  // The closed form has done its part: what is left is moved by what the play says.
+  void polish() {
+    if (found_.layouts.empty()) return;
+    const Scored best = found_.layouts.front();
+    constexpr double kAction = 20;  // operations to play one, about
+    const double each =
+        kAction * static_cast<double>(std::min<size_t>(
+                      kPlayedActions, 7 * best.layout.ends.size() *
+                                          static_cast<size_t>(problem_.schedule.micro_batches)));
+    const double trials = std::min(2000.0, options_.operations / 8 / each);
+    const Layout better = improve(problem_, best.layout, static_cast<size_t>(trials),
+                                  [](const Problem& problem, const Layout& layout) {
+                                    return score_layout(problem, layout).step_s;
+                                  });
+    if (better == best.layout) return;
+    found_.layouts.insert(found_.layouts.begin(), score_layout(problem_, better));
+    if (found_.layouts.size() > options_.keep) found_.layouts.pop_back();
+  }
+
+  Order with_idle(Order order) const {
+    std::vector<bool> used(problem_.peers(), false);
+    for (const int32_t peer : order) used[static_cast<size_t>(peer)] = true;
+    for (size_t peer = 0; peer < used.size(); ++peer) {
+      if (!used[peer]) order.push_back(static_cast<int32_t>(peer));
+    }
+    return order;
+  }
+
+  void play() {
+    std::vector<Layout> played = starts_of(options_.keep);
+    for (size_t i = 0; i < std::min(options_.keep, pool_.items().size()); ++i) {
+      played.push_back(pool_.items()[i].layout);
+    }
+    for (const Layout& layout : played) {
+      const Scored scored = score_layout(problem_, layout);
+      if (std::isfinite(scored.step_s)) found_.layouts.push_back(scored);
+    }
+    for (const auto& single : {found_.single_peer, found_.single_site}) {
+      if (single) found_.layouts.push_back(*single);
+    }
+    auto& layouts = found_.layouts;
+    std::stable_sort(layouts.begin(), layouts.end(), [&](const Scored& a, const Scored& b) {
+      return before(a.step_s, slowest_stage(problem_, a.layout), b.step_s,
+                    slowest_stage(problem_, b.layout));
+    });
+    std::vector<Scored> distinct;
+    for (Scored& scored : layouts) {
+      const bool known = std::any_of(distinct.begin(), distinct.end(), [&](const Scored& other) {
+        return other.layout == scored.layout;
+      });
+      if (!known && distinct.size() < options_.keep) distinct.push_back(std::move(scored));
+    }
+    layouts = std::move(distinct);
+  }
+
+  const Problem& problem_;
+  const SearchOptions& options_;
+  Budget budget_;
+  Pool pool_;
+  std::vector<Order> orders_;
+  Found found_;
+};
+
+}  // namespace
+
+Found search(const Problem& problem, const SearchOptions& options) {
+  if (problem.peers() == 0 || problem.chain.units == 0) return {};
+  return Searcher(problem, options).run();
+}
+
+}  // namespace weft::broker

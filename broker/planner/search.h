@@ -1,0 +1,37 @@
+// OP-Fence: the search for the best layout of a problem. Pure and without chance: the same problem
+// gives the same answer everywhere.
+//
+// 1. Peers are clustered by bandwidth; the tree gives sites and a path through all peers.
+// 2. Orders: the path and orders by memory and speed, sites permuted, each site alone; of few peers
+//    all orders. For each the exact split (split.h), which may skip any peer.
+// 3. Local search on the best: swap, replace, reverse, move a boundary, drop or add a stage, and
+// the
+//    exact split again for the order found.
+// 4. The best by the closed form are played (pipeline.h), with the best single peer and the best
+//    single site always among them; no answer is worse than either.
+//
+// The work is bounded by counted operations, not by a clock: about half a second for 512 peers and
+// 200 units.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "broker/planner/problem.h"
+
+namespace weft::broker {
+
+struct Found {
+  std::vector<Scored> layouts;  // best first, distinct; empty where memory allows none
+  std::optional<Scored> single_peer, single_site;  // where any fits (and as many stages as asked)
+  std::vector<std::vector<int32_t>> sites;         // peers that stand close together
+};
+
+struct SearchOptions {
+  size_t keep = 12;         // layouts that are played and given back
+  double operations = 3e8;  // about as many basic operations
+};
+
+Found search(const Problem& problem, const SearchOptions& options = {});
+
+}  // namespace weft::broker

@@ -1,0 +1,34 @@
+// Exact contiguous splits for one order of peers: which of them run which units, any of them may be
+// skipped. Pure.
+//
+// Two dynamic programmes (methods, section 4). Reachability: for bounds on the compute of a stage
+// and on the transfer of a micro-batch, per depth d (stages that follow) and peer, the set of cuts
+// at which a stage of it may begin so that the rest can be done: words of bits, n^2 / 2 x L / 64 x
+// depths operations; bisection gives the least bound. Fill: under fixed bounds the split with the
+// least sum of compute and transfer, n^2 / 2 x L x depths. The depth tells how many micro-batches a
+// stage keeps, so memory is exact in both.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "broker/planner/problem.h"
+
+namespace weft::broker {
+
+struct SplitOptions {
+  int32_t gap = 1;          // stages keep activations as for this gap
+  int32_t most_stages = 0;  // 0: as the problem says
+  // Bounds tried by the fill programme, as multiples of the least.
+  std::vector<double> slacks = {1.0, 1.1, 1.3, 1.7};
+};
+
+// Layouts worth scoring, best bottleneck first; empty where memory allows none. Every layout uses
+// peers of `order` in that order, and exactly problem.stages of them if asked for.
+std::vector<Layout> split_order(const Problem& problem, const std::vector<int32_t>& order,
+                                const SplitOptions& options);
+
+// Basic operations split_order takes about, to bound a search without a clock.
+double split_cost(const Problem& problem, size_t peers, const SplitOptions& options);
+
+}  // namespace weft::broker

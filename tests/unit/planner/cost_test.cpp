@@ -1,0 +1,156 @@
+#include "broker/planner/cost.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "broker/planner/chain.h"
+#include "tests/support/graph_builder.h"
+#include "tests/unit/broker/graphs.h"
+
+namespace weft::broker {
+namespace {
+
+using opdag::ValueArg;
+using opdag::testing::GraphBuilder;
+using testing::chain_graph;
+using testing::chain_spec;
+
+TEST(ValueBytes, CountsWhatAutocastMakesOfAValue) {
+  GraphBuilder b;
+  const auto x = b.input("x", {4, 16});
+  const auto w = b.parameter("w", {16, 16});
+  const auto n = b.parameter("n", {16});
+  const auto linear =
+      b.op("aten::linear", {{"input", ValueArg{x}}, {"weight", ValueArg{w}}}, {4, 16});
+  const auto norm =
+      b.op("aten::layer_norm", {{"input", ValueArg{linear}}, {"weight", ValueArg{n}}}, {4, 16});
+  const auto half = b.op("aten::relu", {{"self", ValueArg{linear}}}, {4, 16});
+  const auto sum =
+      b.op("aten::add.Tensor", {{"self", ValueArg{half}}, {"other", ValueArg{norm}}}, {4, 16});
+  const auto at = [](const ValueBytes& bytes, opdag::ValueId id) {
+    return bytes.sent[static_cast<size_t>(id)];
+  };
+  const double elements = 4 * 16;
+  const ValueBytes bf16 = value_bytes(b.graph, job::Precision::kBf16);
+  EXPECT_EQ(at(bf16, linear), 2 * elements);
+  EXPECT_EQ(at(bf16, half), 2 * elements) << "what follows keeps its arguments' type";
+  EXPECT_EQ(at(bf16, norm), 4 * elements) << "autocast runs it in float32";
+  EXPECT_EQ(at(bf16, sum), 4 * elements) << "the widest argument decides";
+  EXPECT_EQ(at(value_bytes(b.graph, job::Precision::kFp16), linear), 2 * elements);
+  EXPECT_EQ(at(value_bytes(b.graph, job::Precision::kFp32), linear), 4 * elements);
+  EXPECT_EQ(at(value_bytes(b.graph, job::Precision::kFp64), linear), 8 * elements);
+  // Autocast keeps a half copy of the weight and of the wider input for the backward.
+  const auto stash = node_stash(b.graph, job::Precision::kBf16, bf16);
+  EXPECT_EQ(stash[0], 2 * elements + 2 * 16 * 16 + 2 * elements);
+  EXPECT_EQ(
+      node_stash(b.graph, job::Precision::kFp32, value_bytes(b.graph, job::Precision::kFp32))[0],
+      4 * elements);
+}
+
+TEST(ValueBytes, AnExpandedDimensionIsSentOnce) {
+  GraphBuilder b;
+  const auto x = b.input("x", {1, 16});
+  const auto wide = b.op("aten::expand", {{"self", ValueArg{x}}}, {64, 16});
+  b.graph.values[static_cast<size_t>(wide)].meta.strides = {0, 1};
+  const ValueBytes bytes = value_bytes(b.graph, job::Precision::kFp32);
+  EXPECT_EQ(bytes.sent[static_cast<size_t>(wide)], 64);
+  EXPECT_EQ(bytes.kept[static_cast<size_t>(wide)], 64 * 64);
+}
+
+TEST(EstimateStages, SendsHalfUnderBf16) {
+  const opdag::Graph graph = chain_graph(4, 4, 16);
+  job::JobSpec spec = chain_spec(16);
+  const auto partition = opdag::split_at(graph, {2, 5});
+  ASSERT_TRUE(partition.ok());
+  const auto bytes = [&](job::Precision precision) {
+    spec.train.precision = precision;
+    return estimate_stages(graph, spec, *partition)->graph.edges.at(0).bytes;
+  };
+  EXPECT_EQ(bytes(job::Precision::kFp32), 4 * 16 * 4);
+  EXPECT_EQ(bytes(job::Precision::kBf16), 4 * 16 * 2);
+  EXPECT_EQ(bytes(job::Precision::kFp16), 4 * 16 * 2);
+  EXPECT_EQ(bytes(job::Precision::kFp64), 4 * 16 * 8);
+}
+
+TEST(SecondsOf, AddsOperatorsArithmeticAndMemory) {
+  const Work work{10, 4e9, 8e9, 1e9};
+  const Seconds plain = seconds_of(work, {"p", 1, 0, 2});
+  EXPECT_DOUBLE_EQ(plain.forward, 2);
+  EXPECT_DOUBLE_EQ(plain.backward, 4);
+  const Seconds whole = seconds_of(work, {"p", 1, 0, 2, 5, 1000});
+  EXPECT_DOUBLE_EQ(whole.forward, 2 + 0.2 + 0.01);
+  EXPECT_DOUBLE_EQ(whole.backward, 4 + 2 * (0.2 + 0.01));
+  EXPECT_GT(seconds_of(work, {"p"}).forward, 0) << "of unknown speed";
+}
+
+// What the search believes of a run is what the graph says of the stage.
+RC_GTEST_PROP(ChainProperty, AgreesWithTheStagesOfTheGraph, (uint64_t seed)) {
+  Rng rng(seed);
+  const auto made = opdag::testing::random_graph(rng, 20);
+  RC_PRE(made.ok());
+  const opdag::Graph& graph = *made;
+  // Leaves that nothing reads have a home of their own; a weight that is frozen under one of its
+  // names counts as trained everywhere.
+  for (const opdag::Leaf& leaf : graph.leaves) {
+    if (graph.value(leaf.value).consumers.empty()) return;
+    for (const opdag::Leaf& other : graph.leaves) {
+      if (leaf.tied_group != opdag::kNone && leaf.tied_group == other.tied_group &&
+          leaf.trainable != other.trainable) {
+        return;
+      }
+    }
+  }
+  job::JobSpec spec = chain_spec(4);
+  spec.train.precision = *rc::gen::element(job::Precision::kFp32, job::Precision::kBf16);
+  const GraphChain chain = chain_of(graph, spec.train, {{"p"}});
+  const int32_t units = chain.problem.chain.units;
+  if (units < 3) return;
+  const auto a = static_cast<int32_t>(1 + rng.below(static_cast<uint64_t>(units - 2)));
+  const auto b = static_cast<int32_t>(static_cast<uint64_t>(a) + 1 +
+                                      rng.below(static_cast<uint64_t>(units - a - 1)));
+  const std::vector<int32_t> ends = {a, b, units};
+  const auto partition = opdag::split_at(graph, ends);
+  RC_ASSERT(partition.ok());
+  // Only where nothing followed its users: then stages are runs of units.
+  const auto sets = opdag::cut_units(graph);
+  for (int32_t unit = 0; unit < units; ++unit) {
+    const int32_t stage = unit < a ? 0 : unit < b ? 1 : 2;
+    for (const int32_t node : sets[static_cast<size_t>(unit)]) {
+      if (partition->stage_of[static_cast<size_t>(node)] != stage) return;
+    }
+  }
+  const auto costs = estimate_stages(graph, spec, *partition);
+  RC_ASSERT(costs.ok());
+  int32_t begin = 0;
+  for (size_t s = 0; s < ends.size(); ++s) {
+    const size_t run = chain.problem.chain.at(begin, ends[s]);
+    RC_ASSERT(std::abs(chain.problem.chain.fixed_bytes[run] - costs->fixed_bytes[s]) < 1);
+    RC_ASSERT(chain.problem.chain.stash_bytes[run] <= costs->stash_bytes[s] + 1);
+    begin = ends[s];
+  }
+  // Every live edge counts at each cut it crosses.
+  for (const int32_t cut : {0, 1}) {
+    double crossing = 0;
+    std::set<opdag::ValueId> counted;
+    for (const opdag::Edge& edge : costs->graph.edges) {
+      if (edge.from <= cut && edge.to > cut && counted.insert(edge.value).second) {
+        crossing += static_cast<double>(edge.bytes);
+      }
+    }
+    const auto at = static_cast<size_t>(ends[static_cast<size_t>(cut)]);
+    RC_ASSERT(chain.problem.chain.forward_bytes[at] <= crossing + 1);
+  }
+}
+
+TEST(Chain, LongGraphsAreThinnedWhereFewBytesCross) {
+  const opdag::Graph graph = chain_graph(600, 4, 8);
+  const GraphChain chain = chain_of(graph, chain_spec(4).train, {{"p"}}, 50);
+  EXPECT_LE(chain.problem.chain.units, 50);
+  EXPECT_GT(chain.problem.chain.units, 40);
+  EXPECT_EQ(chain.cuts.front(), 0);
+  EXPECT_EQ(chain.cuts.back(), 601);
+  for (size_t c = 1; c < chain.cuts.size(); ++c) EXPECT_GT(chain.cuts[c], chain.cuts[c - 1]);
+}
+
+}  // namespace
+}  // namespace weft::broker

@@ -1,0 +1,139 @@
+#include "broker/planner/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/planner/problems.h"
+
+namespace weft::broker {
+namespace {
+
+using job::PipelineSchedule;
+
+// p equal stages of forward 1, backward 2 seconds; messages of `bytes` on links of one byte a
+// second, latency L.
+struct Even {
+  Even(int32_t stages, double bytes, double latency_s) : network(static_cast<size_t>(stages)) {
+    pipeline.graph.stages = stages;
+    pipeline.graph.loss_stage = stages - 1;
+    for (int32_t s = 0; s < stages; ++s) {
+      pipeline.stages.push_back({s, 1, 2, 0, 1});
+      if (s + 1 == stages) break;
+      pipeline.graph.edges.push_back({s, s, s, s + 1, true, static_cast<int64_t>(bytes)});
+      const auto a = static_cast<size_t>(s);
+      network.set(a, a + 1, latency_s, 1);
+      network.set(a + 1, a, latency_s, 1);
+    }
+  }
+  double step(PipelineSchedule kind, int32_t micro_batches, int32_t gap = 1) const {
+    return simulate_step(pipeline, network, {kind, micro_batches, gap}, size_t{1} << 30);
+  }
+  Pipeline pipeline;
+  Network network;
+};
+
+TEST(SimulateStep, FollowsTheFormulasOfTheSchedules) {
+  EXPECT_DOUBLE_EQ(Even(1, 0, 0).step(PipelineSchedule::kGPipe, 7), 21);
+  // (m + p - 1) T with free links, either schedule.
+  EXPECT_DOUBLE_EQ(Even(4, 0, 0).step(PipelineSchedule::kGPipe, 8), 33);
+  EXPECT_DOUBLE_EQ(Even(4, 0, 0).step(PipelineSchedule::k1F1B, 8), 33);
+  // GPipe pays latency only while it fills: (p - 1)(T + 2 (L + c)) + m max(tF, c) + m max(tB, c).
+  EXPECT_DOUBLE_EQ(Even(4, 0, 5).step(PipelineSchedule::kGPipe, 8), 3 * (3 + 10) + 8 + 16);
+  EXPECT_DOUBLE_EQ(Even(4, 1, 5).step(PipelineSchedule::kGPipe, 8), 3 * (3 + 12) + 8 + 16);
+  // Textbook 1F1B has two micro-batches on their way over two stages and a round trip: one in
+  // (2 T + 2 L) / 2. A wide gap pays it once.
+  EXPECT_NEAR(Even(2, 0, 3).step(PipelineSchedule::k1F1B, 64), 12 + 63 * 6, 4);
+  EXPECT_NEAR(Even(2, 0, 3).step(PipelineSchedule::k1F1B, 64, 4), 12 + 63 * 3, 4);
+}
+
+// Times of the table of methods 5 (p = 8, m = 32, tF = tB = tW = 1): in units of ideal compute.
+TEST(SimulateStep, AgreesWithThePublishedTable) {
+  struct Row {
+    double latency, transfer, gpipe, textbook, gap_rule;
+  };
+  for (const Row& row :
+       {Row{0, 0, 1.22, 1.22, 1.22}, Row{0.5, 0, 1.29, 1.57, 1.29}, Row{1, 0, 1.36, 1.93, 1.36},
+        Row{2, 0, 1.51, 2.64, 1.51}, Row{4, 0, 1.80, 4.05, 1.80}, Row{1, 2, 1.98, 3.34, 1.66},
+        Row{1, 3, 2.77, 4.05, 1.86}, Row{1, 4, 3.56, 4.76, 2.71}}) {
+    const Even even(8, row.transfer, row.latency);
+    const double ideal = 32 * 3;
+    const int32_t gap = choose_gap(even.pipeline, even.network, 32).gap;
+    const auto measured = [&](PipelineSchedule kind, int32_t g) {
+      return even.step(kind, 32, g) / ideal;
+    };
+    EXPECT_NEAR(measured(PipelineSchedule::kGPipe, 1), row.gpipe, 0.01) << row.latency;
+    EXPECT_NEAR(measured(PipelineSchedule::k1F1B, 1), row.textbook, 0.01) << row.latency;
+    EXPECT_NEAR(measured(PipelineSchedule::k1F1B, gap), row.gap_rule, 0.02) << row.latency;
+  }
+}
+
+TEST(SimulateStep, CarriesTheSteadyRateOn) {
+  const Even even(4, 1, 2);
+  const job::ScheduleOptions schedule{PipelineSchedule::k1F1B, 2000, 3};
+  EXPECT_NEAR(simulate_step(even.pipeline, even.network, schedule, 2000),
+              simulate_step(even.pipeline, even.network, schedule, size_t{1} << 30), 6);
+}
+
+TEST(SimulateStep, ASharedUplinkServesOneFlowAtATime) {
+  // Stage 0 feeds stages 1 and 2 over its one uplink of a byte a second; pair links are fast.
+  Pipeline pipeline;
+  pipeline.graph.stages = 3;
+  pipeline.graph.loss_stage = 2;
+  pipeline.stages = {{0, 1, 0, 0, 0}, {1, 1, 0, 0, 0}, {2, 1, 0, 0, 0}};
+  pipeline.graph.edges = {{0, 0, 0, 1, false, 4}, {1, 1, 0, 2, false, 4}, {2, 2, 1, 2, false, 0}};
+  Network network(3);
+  const job::ScheduleOptions schedule{PipelineSchedule::kGPipe, 10, 1};
+  const double apart = simulate_step(pipeline, network, schedule);
+  EXPECT_DOUBLE_EQ(apart, 12);
+  network.add_access("home", {0}, 1, 0);
+  EXPECT_DOUBLE_EQ(simulate_step(pipeline, network, schedule), 1 + 10 * 8 + 1);
+  const Bottleneck worst = bottleneck_of(pipeline, network, schedule);
+  EXPECT_EQ(worst.kind, BottleneckKind::kLine);
+  EXPECT_EQ(network.line_name(static_cast<size_t>(worst.line)), "the uplink of home");
+  EXPECT_DOUBLE_EQ(worst.seconds, 8);
+}
+
+TEST(Predict, TellsComputeTransferMemoryAndBottleneck) {
+  const Even even(3, 5, 0.5);
+  const Prediction prediction =
+      predict(even.pipeline, even.network, {PipelineSchedule::k1F1B, 16, 4});
+  ASSERT_EQ(prediction.stages.size(), 3u);
+  EXPECT_DOUBLE_EQ(prediction.stages[1].compute_s, 3);
+  EXPECT_DOUBLE_EQ(prediction.stages[1].send_s, 10) << "an activation and a gradient";
+  EXPECT_DOUBLE_EQ(prediction.stages[0].send_s, 5);
+  EXPECT_EQ(prediction.stages[0].in_flight, 9);
+  EXPECT_DOUBLE_EQ(prediction.stages[0].memory_bytes, 9);
+  EXPECT_EQ(prediction.bottleneck.kind, BottleneckKind::kLink);
+  EXPECT_DOUBLE_EQ(prediction.bottleneck.seconds, 5);
+  EXPECT_GT(prediction.step_s, 16 * 5);
+}
+
+TEST(Predict, CountsTheExchangeOfASharedWeight) {
+  Even even(2, 0, 1);
+  const job::ScheduleOptions schedule{PipelineSchedule::k1F1B, 4, 2};
+  const double before = simulate_step(even.pipeline, even.network, schedule);
+  even.pipeline.ties.push_back({0, 1, 100});
+  EXPECT_DOUBLE_EQ(simulate_step(even.pipeline, even.network, schedule), before + 202);
+}
+
+// The closed form orders plans well enough to search by.
+TEST(Estimate, StaysNearTheSimulation) {
+  double sum = 0;
+  int count = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    testing::ProblemShape shape;
+    shape.peers = 6;
+    shape.units = 12;
+    shape.micro_batches = 32;
+    const Problem problem = testing::random_problem(seed, shape);
+    const Layout layout{{0, 1, 2, 3}, {3, 6, 9, 12}};
+    const double ratio = estimate_layout(problem, layout) / score_layout(problem, layout).step_s;
+    EXPECT_GT(ratio, 0.5) << seed;
+    EXPECT_LT(ratio, 1.5) << seed;
+    sum += ratio;
+    ++count;
+  }
+  EXPECT_NEAR(sum / count, 1, 0.15);
+}
+
+}  // namespace
+}  // namespace weft::broker

@@ -1,0 +1,128 @@
+// Random planning problems and the search over everything, for property tests of the planner.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/rng.h"
+#include "broker/planner/problem.h"
+#include "broker/planner/search.h"
+
+namespace weft::broker::testing {
+
+inline double between(Rng& rng, double low, double high) {  // log-uniform
+  return low * std::exp(rng.uniform() * std::log(high / low));
+}
+
+struct ProblemShape {
+  int32_t peers = 4, units = 8, micro_batches = 16;
+  bool tight_memory = false;
+  bool access = false;
+};
+
+// Unequal peers in one to three sites, fast links inside, slow ones between.
+inline Problem random_problem(uint64_t seed, const ProblemShape& shape) {
+  Rng rng(seed);
+  Problem problem;
+  problem.chain = Chain(shape.units);
+  Chain& chain = problem.chain;
+  std::vector<double> work{0}, fixed{0}, stash{0};
+  for (int32_t u = 0; u < shape.units; ++u) {
+    work.push_back(work.back() + between(rng, 0.2, 2));
+    fixed.push_back(fixed.back() + between(rng, 0.5, 2));
+    stash.push_back(stash.back() + between(rng, 0.02, 0.2));
+  }
+  for (int32_t cut = 1; cut < shape.units; ++cut) {
+    chain.forward_bytes[static_cast<size_t>(cut)] = between(rng, 5e4, 5e6);
+    chain.backward_bytes[static_cast<size_t>(cut)] = chain.forward_bytes[static_cast<size_t>(cut)];
+  }
+  for (int32_t a = 0; a <= shape.units; ++a) {
+    for (int32_t b = a; b <= shape.units; ++b) {
+      const auto i = static_cast<size_t>(a), j = static_cast<size_t>(b);
+      chain.fixed_bytes[chain.at(a, b)] = fixed[j] - fixed[i];
+      chain.stash_bytes[chain.at(a, b)] = stash[j] - stash[i];
+    }
+  }
+  const auto n = static_cast<size_t>(shape.peers);
+  problem.network = Network(n);
+  const uint64_t sites = 1 + rng.below(3);
+  std::vector<uint64_t> site(n);
+  for (auto& s : site) s = rng.below(sites);
+  for (size_t a = 0; a < n; ++a) {
+    for (size_t b = 0; b < n; ++b) {
+      if (a == b) continue;
+      const bool near = site[a] == site[b];
+      const double latency_s = near ? between(rng, 1e-4, 1e-3) : between(rng, 5e-3, 1e-1);
+      const double mbit_s = near ? between(rng, 500, 10000) : between(rng, 8, 500);
+      problem.network.set(a, b, latency_s, seconds_per_byte_at(mbit_s));
+    }
+  }
+  if (shape.access) {
+    for (int32_t peer = 0; peer < shape.peers; ++peer) {
+      problem.network.add_access("p" + std::to_string(peer), {peer},
+                                 seconds_per_byte_at(between(rng, 20, 1000)),
+                                 seconds_per_byte_at(between(rng, 50, 1000)));
+    }
+  }
+  const double whole = fixed.back() + stash.back();
+  for (size_t peer = 0; peer < n; ++peer) {
+    const double speed = between(rng, 0.5, 8);  // units of work a second
+    std::vector<double> forward, backward;
+    for (const double w : work) {
+      forward.push_back(0.05 * w / speed / 3);
+      backward.push_back(0.05 * w / speed * 2 / 3);
+    }
+    problem.forward_s.push_back(std::move(forward));
+    problem.backward_s.push_back(std::move(backward));
+    problem.memory_bytes.push_back(shape.tight_memory ? whole * between(rng, 0.2, 1.5)
+                                                      : std::numeric_limits<double>::infinity());
+  }
+  problem.schedule = {job::PipelineSchedule::k1F1B, shape.micro_batches, 1};
+  return problem;
+}
+
+// Everything: each sequence of distinct peers, each way to cut. Infinite where nothing fits.
+class Exhaustive {
+ public:
+  explicit Exhaustive(const Problem& problem) : problem_(problem) {}
+  Scored best() {
+    best_.step_s = std::numeric_limits<double>::infinity();
+    used_.assign(problem_.peers(), false);
+    extend(0);
+    return best_;
+  }
+
+ private:
+  void extend(int32_t begin) {
+    for (size_t peer = 0; peer < problem_.peers(); ++peer) {
+      if (used_[peer]) continue;
+      used_[peer] = true;
+      layout_.peers.push_back(static_cast<int32_t>(peer));
+      for (int32_t end = begin + 1; end <= problem_.chain.units; ++end) {
+        layout_.ends.push_back(end);
+        if (end == problem_.chain.units) {
+          const bool asked =
+              problem_.stages == 0 || static_cast<size_t>(problem_.stages) == layout_.ends.size();
+          if (asked) {
+            const Scored scored = score_layout(problem_, layout_);
+            if (scored.step_s < best_.step_s) best_ = scored;
+          }
+        } else {
+          extend(end);
+        }
+        layout_.ends.pop_back();
+      }
+      layout_.peers.pop_back();
+      used_[peer] = false;
+    }
+  }
+
+  const Problem& problem_;
+  Layout layout_;
+  std::vector<bool> used_;
+  Scored best_;
+};
+
+}  // namespace weft::broker::testing

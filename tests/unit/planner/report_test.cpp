@@ -1,0 +1,224 @@
+// Plans of graphs over networks, their reports, and plans of others.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+
+#include "base/rng.h"
+#include "broker/planner/planner.h"
+#include "tests/unit/broker/graphs.h"
+
+namespace weft::broker {
+namespace {
+
+using testing::chain_graph;
+using testing::chain_spec;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Two sites of two peers; links of `between` Mbit/s and 20 ms between them.
+struct TwoSites {
+  explicit TwoSites(double between) {
+    for (const char* id : {"a1", "b1", "a2", "b2"}) {
+      peers.push_back({id, 4, uint64_t{1} << 30, 100, 20, 0});
+    }
+    for (const PlannerPeer& from : peers) {
+      for (const PlannerPeer& to : peers) {
+        if (from.id == to.id) continue;
+        const bool near = from.id[0] == to.id[0];
+        links.push_back({from.id, to.id, near ? 0.1 : 20, near ? 10000 : between});
+      }
+    }
+  }
+  std::vector<PlannerPeer> peers;
+  std::vector<PlannerLink> links;
+};
+
+TEST(PlanReport, StaysInOneSiteWhereTheWayBetweenIsThin) {
+  const opdag::Graph graph = chain_graph(16, 64, 512);
+  const TwoSites world(20);
+  const auto report = plan_job(graph, chain_spec(64 * 32), world.peers, world.links);
+  ASSERT_TRUE(report.ok()) << report.error().text();
+  ASSERT_EQ(report->plan.stages.size(), 2u);
+  EXPECT_EQ(report->plan.stages[0].replicas[0][0], report->plan.stages[1].replicas[0][0]);
+  EXPECT_THAT(report->sites, ElementsAre(ElementsAre("a1", "a2"), ElementsAre("b1", "b2")));
+  ASSERT_EQ(report->alternatives.size(), 2u);
+  EXPECT_EQ(report->alternatives[0].what, "best single peer");
+  EXPECT_GT(report->alternatives[0].step_s, report->prediction.step_s);
+  EXPECT_THAT(report->plan.reason, HasSubstr("it is the best single site"));
+  EXPECT_THAT(report->plan.reason, HasSubstr("a step predicted"));
+  EXPECT_EQ(report->left_out.size(), 2u);
+  EXPECT_THAT(report->left_out[0].why, HasSubstr("not get shorter"));
+  EXPECT_TRUE(report->timed);
+}
+
+TEST(PlanReport, SpansSitesWhereThatPays) {
+  const opdag::Graph graph = chain_graph(16, 64, 512);
+  const TwoSites world(2000);
+  const auto report = plan_job(graph, chain_spec(64 * 256), world.peers, world.links);
+  ASSERT_TRUE(report.ok());
+  ASSERT_EQ(report->plan.stages.size(), 4u);
+  int crossings = 0;
+  for (size_t s = 1; s < 4; ++s) {
+    crossings += report->plan.stages[s].replicas[0][0] != report->plan.stages[s - 1].replicas[0][0];
+  }
+  EXPECT_EQ(crossings, 1) << report->plan.reason;
+  EXPECT_GT(report->plan.gap, 1) << "it hides the latency";
+  for (const auto& other : report->alternatives) {
+    EXPECT_GT(other.step_s, report->prediction.step_s) << other.what;
+  }
+}
+
+TEST(PlanReport, ASharedUplinkCounts) {
+  const opdag::Graph graph = chain_graph(16, 64, 512);
+  const TwoSites world(2000);
+  PlannerOptions options;
+  options.access = {{"site a", {"a1", "a2"}, 10, 10}};
+  const auto report = plan_job(graph, chain_spec(64 * 256), world.peers, world.links, options);
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->plan.stages.size(), 2u) << report->plan.reason;
+}
+
+TEST(PlanReport, PutsTheWorkWhereTheSpeedIs) {
+  const opdag::Graph graph = chain_graph(18, 64, 256);
+  std::vector<PlannerPeer> peers = {{"slow", 4, 0, 10}, {"fast", 4, 0, 80}};
+  job::JobSpec spec = chain_spec(64 * 64);
+  spec.pipeline.stages = 2;
+  const auto report = plan_job(graph, spec, peers, {});
+  ASSERT_TRUE(report.ok());
+  double slow = 0, fast = 0;
+  for (const auto& stage : report->plan.stages) {
+    (stage.replicas[0] == "slow" ? slow : fast) = stage.flops;
+  }
+  EXPECT_NEAR(fast / slow, 8, 1.5) << report->plan.reason;
+  EXPECT_EQ(report->notes.size(), 1u) << "links were not measured";
+}
+
+TEST(PlanReport, SaysWhatItAssumedAndWhatItLeftOut) {
+  const opdag::Graph graph = chain_graph(8, 4, 64);
+  std::vector<PlannerPeer> peers = {
+      {"p0", 4, 0, 100}, {"p1", 4, 0, 0}, {"p2", 4, 0, 50}, {"tiny", 4, 1000, 100}};
+  const auto report =
+      plan_job(graph, chain_spec(4 * 64), peers, {{"p0", "p1", 1, 100}, {"p0", "p2", -3, 100}});
+  ASSERT_TRUE(report.ok());
+  EXPECT_THAT(report->notes, Contains(HasSubstr("the speed of 1 of 4 peers is unknown")));
+  EXPECT_THAT(report->notes, Contains(HasSubstr("1 link with a negative or missing number")));
+  EXPECT_THAT(report->notes, Contains(HasSubstr("5 of 6 pairs of peers were never measured")));
+  bool tiny = false;
+  for (const auto& left : report->left_out) {
+    if (left.peer != "tiny") continue;
+    tiny = true;
+    EXPECT_THAT(left.why, HasSubstr("too small"));
+  }
+  EXPECT_TRUE(tiny);
+}
+
+TEST(PlanReport, TooLittleMemoryIsExplained) {
+  const opdag::Graph graph = chain_graph(8, 4, 64);
+  const auto report = plan_job(graph, chain_spec(8), {{"p0", 1, 9000}, {"p1", 1, 8000}}, {});
+  ASSERT_FALSE(report.ok());
+  EXPECT_EQ(report.error().code, Code::kUnavailable);
+  EXPECT_THAT(report.error().message, HasSubstr("too little memory for any number of stages"));
+  EXPECT_THAT(report.error().message, HasSubstr("the largest (p0)"));
+}
+
+TEST(PlanReport, LooksAtTheFastestOfVeryManyPeers) {
+  const opdag::Graph graph = chain_graph(8, 4, 16);
+  std::vector<PlannerPeer> peers;
+  for (int i = 0; i < 40; ++i) peers.push_back({"p" + std::to_string(i), 4, 0, 1.0 + i});
+  PlannerOptions options;
+  options.most_peers = 10;
+  const auto report = plan_job(graph, chain_spec(4 * 64), peers, {}, options);
+  ASSERT_TRUE(report.ok());
+  EXPECT_THAT(report->notes, Contains(HasSubstr("only the 10 fastest of 40 peers")));
+  EXPECT_EQ(report->plan.stages.size() + report->left_out.size(), 10u);
+  EXPECT_THAT(report->plan.reason, HasSubstr("over 40 idle peers"));
+}
+
+TEST(EvaluatePlan, JudgesAsThePlannerDoes) {
+  const opdag::Graph graph = chain_graph(16, 64, 512);
+  const TwoSites world(200);
+  const job::JobSpec spec = chain_spec(64 * 32);
+  const auto made = plan_job(graph, spec, world.peers, world.links);
+  ASSERT_TRUE(made.ok());
+  const auto judged = evaluate_plan(graph, spec, made->plan, world.peers, world.links);
+  ASSERT_TRUE(judged.ok()) << judged.error().text();
+  EXPECT_DOUBLE_EQ(judged->prediction.step_s, made->prediction.step_s);
+  job::Plan worse;
+  worse.partition = *opdag::split_at(graph, {8, 17});
+  worse.stages.resize(2);
+  worse.stages[0].replicas = {"a1"};
+  worse.stages[1].replicas = {"b1"};
+  const auto crossing = evaluate_plan(graph, spec, worse, world.peers, world.links);
+  ASSERT_TRUE(crossing.ok());
+  EXPECT_GT(crossing->prediction.step_s, made->prediction.step_s);
+  EXPECT_THAT(crossing->plan.reason, HasSubstr("evaluated: 2 stages"));
+}
+
+TEST(EvaluatePlan, RefusesWhatCannotBe) {
+  const opdag::Graph graph = chain_graph(4, 4, 16);
+  const job::JobSpec spec = chain_spec(16);
+  const std::vector<PlannerPeer> peers = {{"p0", 1, 4000}, {"p1"}};
+  job::Plan plan;
+  plan.partition = *opdag::split_at(graph, {2, 5});
+  plan.stages.resize(2);
+  const auto error = [&] {
+    const auto judged = evaluate_plan(graph, spec, plan, peers, {});
+    return judged.ok() ? std::string("accepted") : judged.error().message;
+  };
+  EXPECT_THAT(error(), HasSubstr("stage 0 of the plan has no peer"));
+  plan.stages[0].replicas = plan.stages[1].replicas = {"p1"};
+  EXPECT_THAT(error(), HasSubstr("p1 runs two stages"));
+  plan.stages[0].replicas = {"p9"};
+  EXPECT_THAT(error(), HasSubstr("runs on p9, which is no peer"));
+  plan.stages[0].replicas = {"p0"};
+  const auto judged = evaluate_plan(graph, spec, plan, peers, {});
+  ASSERT_TRUE(judged.ok());
+  EXPECT_THAT(judged->notes, Contains(HasSubstr("stage 0 needs")));
+  plan.partition.stage_of[0] = 1;
+  EXPECT_NE(error(), "accepted");
+  plan.stages.pop_back();
+  EXPECT_THAT(error(), HasSubstr("cuts 2 stages and gives peers to 1"));
+}
+
+RC_GTEST_PROP(PlanProperty, IsNeverWorseThanItsAlternativesNorOverMemory, (uint64_t seed)) {
+  Rng rng(seed);
+  const opdag::Graph graph = chain_graph(static_cast<int>(2 + rng.below(12)), 8, 32);
+  std::vector<PlannerPeer> peers;
+  std::vector<PlannerLink> links;
+  const size_t count = 1 + rng.below(6);
+  for (size_t i = 0; i < count; ++i) {
+    peers.push_back(
+        {"p" + std::to_string(i), 1, 20000 + rng.below(300000), std::exp(3 * rng.uniform())});
+  }
+  for (const PlannerPeer& from : peers) {
+    for (const PlannerPeer& to : peers) {
+      if (from.id == to.id || rng.below(4) == 0) continue;
+      links.push_back({from.id, to.id, 50 * rng.uniform(), std::exp(7 * rng.uniform())});
+    }
+  }
+  const job::JobSpec spec = chain_spec(8 * static_cast<int64_t>(1 + rng.below(64)));
+  const auto report = plan_job(graph, spec, peers, links);
+  if (!report.ok()) {
+    RC_ASSERT(report.error().code == Code::kUnavailable);
+    return;
+  }
+  for (const auto& other : report->alternatives) {
+    RC_ASSERT(report->prediction.step_s <= other.step_s * (1 + 1e-12));
+  }
+  for (const auto& stage : report->plan.stages) {
+    for (const PlannerPeer& peer : peers) {
+      if (peer.id != stage.replicas[0]) continue;
+      RC_ASSERT(static_cast<double>(stage.memory_bytes) <=
+                0.9 * static_cast<double>(peer.memory_bytes) + 1);
+    }
+  }
+  const auto again = plan_job(graph, spec, peers, links);
+  RC_ASSERT(again->plan.reason == report->plan.reason);
+  RC_ASSERT(again->plan.partition == report->plan.partition);
+}
+
+}  // namespace
+}  // namespace weft::broker

@@ -1,0 +1,193 @@
+#include "broker/planner/search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <set>
+
+#include "broker/planner/local_search.h"
+#include "broker/planner/split.h"
+#include "tests/unit/planner/problems.h"
+
+namespace weft::broker {
+namespace {
+
+using testing::Exhaustive;
+using testing::ProblemShape;
+using testing::random_problem;
+
+void expect_legal(const Problem& problem, const Scored& scored) {
+  const Layout& layout = scored.layout;
+  ASSERT_EQ(layout.peers.size(), layout.ends.size());
+  int32_t begin = 0;
+  std::set<int32_t> used;
+  for (size_t k = 0; k < layout.ends.size(); ++k) {
+    EXPECT_GT(layout.ends[k], begin);
+    EXPECT_TRUE(used.insert(layout.peers[k]).second);
+    begin = layout.ends[k];
+  }
+  EXPECT_EQ(begin, problem.chain.units);
+  EXPECT_GE(scored.gap, 1);
+  EXPECT_EQ(gap_within_memory(problem, layout, scored.gap), scored.gap) << "over memory";
+}
+
+TEST(Search, IsWithinThreePercentOfEverythingOnAverage) {
+  for (const bool tight : {false, true}) {
+    double sum = 0, worst = 0;
+    int counted = 0;
+    for (uint64_t seed = 1; seed <= 24; ++seed) {
+      ProblemShape shape;
+      shape.peers = 3 + static_cast<int32_t>(seed % 2);
+      shape.units = 6;
+      shape.micro_batches = seed % 3 == 0 ? 32 : 8;
+      shape.tight_memory = tight;
+      shape.access = seed % 4 == 0;
+      const Problem problem = random_problem(seed, shape);
+      const Scored best = Exhaustive(problem).best();
+      const Found found = search(problem);
+      if (!std::isfinite(best.step_s)) {
+        EXPECT_TRUE(found.layouts.empty());
+        continue;
+      }
+      ASSERT_FALSE(found.layouts.empty()) << "seed " << seed << ", something fits";
+      const double ratio = found.layouts.front().step_s / best.step_s;
+      EXPECT_GE(ratio, 1 - 1e-9);
+      sum += ratio;
+      worst = std::max(worst, ratio);
+      ++counted;
+    }
+    ASSERT_GT(counted, 12);
+    RecordProperty(tight ? "tight" : "ample", std::to_string(sum / counted));
+    EXPECT_LT(sum / counted, 1.03) << "worst " << worst;
+    EXPECT_LT(worst, 1.25);
+  }
+}
+
+TEST(Search, FindsExactlyTheStagesAskedFor) {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    ProblemShape shape;
+    shape.units = 6;
+    shape.tight_memory = seed % 2 == 0;
+    Problem problem = random_problem(seed, shape);
+    problem.stages = 1 + static_cast<int32_t>(seed % 4);
+    const Scored best = Exhaustive(problem).best();
+    const Found found = search(problem);
+    EXPECT_EQ(found.layouts.empty(), !std::isfinite(best.step_s));
+    for (const Scored& scored : found.layouts) {
+      EXPECT_EQ(static_cast<int32_t>(scored.layout.ends.size()), problem.stages);
+      expect_legal(problem, scored);
+    }
+  }
+}
+
+RC_GTEST_PROP(SearchProperty, IsNeverWorseThanTheBestPeerOrSiteAndNeverOverMemory, ()) {
+  ProblemShape shape;
+  shape.peers = *rc::gen::inRange(1, 14);
+  shape.units = *rc::gen::inRange(1, 30);
+  shape.micro_batches = *rc::gen::element(1, 4, 16, 64);
+  shape.tight_memory = *rc::gen::arbitrary<bool>();
+  shape.access = *rc::gen::arbitrary<bool>();
+  Problem problem = random_problem(*rc::gen::arbitrary<uint64_t>(), shape);
+  problem.schedule.kind =
+      *rc::gen::element(job::PipelineSchedule::kGPipe, job::PipelineSchedule::k1F1B);
+  SearchOptions quick;
+  quick.operations = 3e6;
+  const Found found = search(problem, quick);
+  for (const Scored& scored : found.layouts) expect_legal(problem, scored);
+  for (int32_t peer = 0; peer < shape.peers; ++peer) {
+    const Scored alone = score_layout(problem, Layout{{peer}, {shape.units}});
+    if (!std::isfinite(alone.step_s)) continue;
+    RC_ASSERT(!found.layouts.empty());
+    RC_ASSERT(found.layouts.front().step_s <= alone.step_s * (1 + 1e-12));
+  }
+  if (found.single_site) {
+    RC_ASSERT(found.layouts.front().step_s <= found.single_site->step_s * (1 + 1e-12));
+  }
+  const Found again = search(problem, quick);
+  RC_ASSERT(again.layouts.size() == found.layouts.size());
+  for (size_t i = 0; i < found.layouts.size(); ++i) {
+    RC_ASSERT(again.layouts[i].layout == found.layouts[i].layout);
+    RC_ASSERT(again.layouts[i].step_s == found.layouts[i].step_s);
+  }
+}
+
+// The bottleneck of the split is the least there is for the order, whatever is skipped.
+TEST(Split, FindsTheLeastBottleneckOfAnOrder) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    ProblemShape shape;
+    shape.units = 5 + static_cast<int32_t>(seed % 3);
+    const Problem problem = random_problem(seed, shape);
+    const std::vector<int32_t> order = {0, 1, 2, 3};
+    const auto bottleneck = [&](const Layout& layout) {
+      double worst = 0;
+      int32_t begin = 0;
+      for (size_t k = 0; k < layout.ends.size(); ++k) {
+        worst = std::max(worst, problem.work(layout.peers[k], begin, layout.ends[k]));
+        begin = layout.ends[k];
+        if (k + 1 == layout.ends.size()) break;
+        const auto a = static_cast<size_t>(layout.peers[k]);
+        const auto b = static_cast<size_t>(layout.peers[k + 1]);
+        worst = std::max(worst, problem.chain.forward_bytes[static_cast<size_t>(begin)] *
+                                    std::max(problem.network.seconds_per_byte(a, b),
+                                             problem.network.seconds_per_byte(b, a)));
+      }
+      return worst;
+    };
+    double least = std::numeric_limits<double>::infinity();
+    for (uint32_t subset = 1; subset < 16; ++subset) {
+      Layout layout;
+      for (int32_t peer = 0; peer < 4; ++peer) {
+        if (subset >> peer & 1) layout.peers.push_back(peer);
+      }
+      layout.ends.assign(layout.peers.size(), 0);
+      const std::function<void(size_t, int32_t)> cut = [&](size_t k, int32_t begin) {
+        if (k + 1 == layout.ends.size()) {
+          layout.ends[k] = shape.units;
+          least = std::min(least, bottleneck(layout));
+          return;
+        }
+        for (int32_t end = begin + 1; end < shape.units; ++end) {
+          layout.ends[k] = end;
+          cut(k + 1, end);
+        }
+      };
+      cut(0, 0);
+    }
+    const auto layouts = split_order(problem, order, {});
+    ASSERT_FALSE(layouts.empty());
+    EXPECT_LE(bottleneck(layouts.front()), least * 1.0011) << "seed " << seed;
+  }
+}
+
+TEST(Split, ManyPeersGetTheLeastBottleneckToo) {
+  ProblemShape shape;
+  shape.peers = 90;
+  shape.units = 40;
+  const Problem problem = random_problem(7, shape);
+  std::vector<int32_t> order(90), few(40);
+  std::iota(order.begin(), order.end(), 0);
+  std::iota(few.begin(), few.end(), 0);
+  const auto all = split_order(problem, order, {});
+  const auto some = split_order(problem, few, {});
+  ASSERT_FALSE(all.empty());
+  ASSERT_FALSE(some.empty());
+  for (const Layout& layout : all) expect_legal(problem, score_layout(problem, layout));
+  EXPECT_LE(slowest_stage(problem, all.front()), slowest_stage(problem, some.front()) * 1.01);
+}
+
+TEST(LocalSearch, OnlyEverImproves) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    ProblemShape shape;
+    shape.peers = 8;
+    shape.units = 20;
+    const Problem problem = random_problem(seed, shape);
+    const Layout start{{3, 1, 6}, {4, 11, 20}};
+    const Layout better = improve(problem, start, 4000);
+    EXPECT_LE(estimate_layout(problem, better), estimate_layout(problem, start));
+    EXPECT_EQ(improve(problem, start, 0), start);
+  }
+}
+
+}  // namespace
+}  // namespace weft::broker
