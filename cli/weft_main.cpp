@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
   add_job_show(*job, globals);
   add_job_watch(*job, globals);
   add_job_change(*job, globals);
+  add_plan(app, globals);
   add_peer(app, globals);
   add_checkpoint(app, globals);
   try {

@@ -1,0 +1,144 @@
+// weft plan JOB.toml [--peers FILE --links FILE] [--evaluate PLAN.json] [--svg FILE]
+#include <fmt/format.h>
+
+#include "base/os/file.h"
+#include "broker/planner/links_file.h"
+#include "broker/planner/report_json.h"
+#include "cli/api_client.h"
+#include "cli/plan/plan_svg.h"
+#include "cli/submit/training_graphs.h"
+#include "job/json_read.h"
+
+namespace weft::cli {
+namespace {
+
+using nlohmann::json;
+
+struct Options {
+  std::string file, peers, links, evaluate, svg;
+  std::vector<std::string> overrides;
+  double memory_share = broker::PlannerOptions{}.memory_share;
+};
+
+// The idle peers of the broker the user is logged in to. It knows no links between them.
+Result<broker::PlannerWorld> world_of_broker(const Globals& globals) {
+  Result<ApiClient> client = ApiClient::open(globals);
+  if (!client.ok()) {
+    Error error = std::move(client).error();
+    error.next += "; or plan without a broker: --peers peers.toml --links links.csv";
+    return error;
+  }
+  WEFT_TRY(const json answer, client->get("/api/v1/peers"));
+  broker::PlannerWorld world;
+  for (const json& peer : answer.at("peers")) {
+    if (!peer.value("spare", false)) continue;
+    broker::PlannerPeer idle;
+    idle.id = peer.value("id", "");
+    idle.cores = peer.value("cores", 1u);
+    idle.memory_bytes = peer.value("memory_bytes", uint64_t{0});
+    world.peers.push_back(std::move(idle));
+    world.site_of.emplace_back();
+  }
+  return world;
+}
+
+Result<broker::PlannerWorld> world_of(const Options& options, const Globals& globals) {
+  broker::PlannerWorld world;
+  constexpr uint64_t kMost = uint64_t{256} << 20;
+  if (!options.peers.empty()) {
+    WEFT_TRY(const std::string text, os::read_file(options.peers, kMost));
+    WEFT_TRY(world, broker::parse_peers(text, options.peers));
+  } else if (options.links.empty()) {
+    return world_of_broker(globals);
+  }
+  if (!options.links.empty()) {
+    WEFT_TRY(const std::string text, os::read_file(options.links, kMost));
+    WEFT_TRY_STATUS(broker::add_links(text, options.links, world));
+  }
+  return world;
+}
+
+// What -o json printed, or the plan alone.
+Result<job::Plan> read_plan(const std::string& path) {
+  constexpr uint64_t kMost = uint64_t{64} << 20;
+  WEFT_TRY(const std::string text, os::read_file(path, kMost));
+  WEFT_TRY(const json document, job::parse_json(text, path));
+  const bool whole = document.is_object() && document.contains("plan");
+  return job::plan_from_json(whole ? document.at("plan") : document);
+}
+
+void print_report(const broker::PlanReport& report) {
+  fmt::print("plan: {}\n", report.plan.reason);
+  std::vector<std::vector<std::string>> rows = {
+      {"STAGE", "PEER", "COMPUTE", "SEND", "RECEIVE", "MEMORY", "IN FLIGHT", "BUSY", "PARAMETERS"}};
+  for (size_t s = 0; s < report.plan.stages.size(); ++s) {
+    const job::StagePlan& stage = report.plan.stages[s];
+    const broker::StagePrediction& row = report.prediction.stages[s];
+    rows.push_back(
+        {std::to_string(s), stage.replicas.at(0),
+         report.timed ? fmt::format("{:.3g} ms", 1e3 * row.compute_s) : "-",
+         fmt::format("{:.3g} ms", 1e3 * row.send_s), fmt::format("{:.3g} ms", 1e3 * row.receive_s),
+         human_bytes(static_cast<double>(stage.memory_bytes)), std::to_string(row.in_flight),
+         report.timed ? fmt::format("{:.0f} %", 100 * row.busy) : "-",
+         human_bytes(static_cast<double>(stage.parameter_bytes))});
+  }
+  print_table(rows);
+  for (const broker::PlanLeftOut& left : report.left_out) {
+    fmt::print("left out {}: {}\n", left.peer, left.why);
+  }
+}
+
+Status plan(const Options& options, Globals& globals) {
+  WEFT_TRY(const job::JobSpec asked, job::load_job_file(options.file, options.overrides));
+  WEFT_TRY(const TrainingGraphs graphs, load_training_graphs(asked));
+  for (const std::string& warning : graphs.warnings) warn(warning);
+  WEFT_TRY(const broker::PlannerWorld world, world_of(options, globals));
+  broker::PlannerOptions planner;
+  planner.access = world.access;
+  planner.memory_share = options.memory_share;
+  Result<broker::PlanReport> report = Error{};
+  if (options.evaluate.empty()) {
+    report = broker::plan_job(graphs.train, graphs.spec, world.peers, world.links, planner);
+  } else {
+    WEFT_TRY(const job::Plan given, read_plan(options.evaluate));
+    report =
+        broker::evaluate_plan(graphs.train, graphs.spec, given, world.peers, world.links, planner);
+  }
+  if (!report.ok()) return std::move(report).error();
+  report->notes.insert(report->notes.end(), world.notes.begin(), world.notes.end());
+  if (!options.svg.empty()) {
+    const std::string picture = plan_svg(*report);
+    WEFT_TRY_STATUS(os::write_file_atomic(options.svg, std::string_view(picture)));
+  }
+  if (globals.json()) {
+    print_json(broker::report_to_json(*report, graphs.train));
+  } else {
+    print_report(*report);
+    for (const std::string& note : world.notes) fmt::print("note: {}\n", note);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Globals& globals) {
+  auto options = std::make_shared<Options>();
+  auto* verb = app.add_subcommand(
+      "plan", "which peers would run what of a job, how fast, and why; starts nothing");
+  verb->add_option("file", options->file, "TOML job file, see docs/job-file.md")->required();
+  verb->add_option("--peers", options->peers,
+                   "TOML file of peers, see docs/planning.md; else those of --links, else the "
+                   "broker's idle ones");
+  verb->add_option("--links", options->links, "CSV of measured links: pairs or a matrix");
+  verb->add_option("--evaluate", options->evaluate,
+                   "judge this plan (JSON, as -o json prints it) instead of making one");
+  verb->add_option("--svg", options->svg, "also draw peers, sites, stages and links here");
+  verb->add_option("--memory-share", options->memory_share,
+                   "share of a peer's memory a stage may plan with")
+      ->check(CLI::Range(0.01, 1.0));
+  verb->add_option("--set", options->overrides, "override a key: --set pipeline.stages=3");
+  verb->callback(
+      [options, &globals] { run_verb(globals, [&] { return plan(*options, globals); }); });
+}
+
+}  // namespace weft::cli
