@@ -1,0 +1,289 @@
+// bench-planner: OP-Fence against other rules on one network, against everything on small problems,
+// and its time to solve. Prints JSON lines; bench/planner makes tables of them.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+
+#include "base/os/file.h"
+#include "bench/planner_rules.h"
+#include "broker/planner/links_file.h"
+#include "broker/planner/search.h"
+#include "tests/unit/planner/problems.h"
+
+namespace weft::bench {
+namespace {
+
+using broker::score_layout;
+using broker::Scored;
+
+struct Card {
+  const char* name;
+  double tflops, memory_gib;  // half precision, peak
+};
+constexpr Card kCards[] = {{"4090", 165, 24}, {"2080ti", 54, 11}, {"3080", 59.5, 10}};
+constexpr double kReached = 0.4;  // of the peak (methods, section 4)
+constexpr double kMebibyte = 1 << 20;
+
+// GPT-2 XL, micro-batch of one sequence of 1024: embedding, 48 blocks, head; half-precision
+// borders.
+Problem gpt2_xl(int32_t micro_batches) {
+  constexpr double kBlockFlops = 69.6e9, kHeadFlops = 165e9;
+  constexpr double kBorder = 3.1 * kMebibyte, kBlockState = 491e6, kTableState = 1.29e9;
+  Problem problem;
+  problem.chain = broker::Chain(50);
+  broker::Chain& chain = problem.chain;
+  for (int32_t a = 0; a <= 50; ++a) {
+    for (int32_t b = a + 1; b <= 50; ++b) {
+      const bool first = a == 0, last = b == 50;
+      const double blocks = b - a - (first ? 1 : 0) - (last ? 1 : 0);
+      chain.fixed_bytes[chain.at(a, b)] = blocks * kBlockState + (first || last ? kTableState : 0);
+      chain.stash_bytes[chain.at(a, b)] = kBorder + 16 * blocks * kBorder;
+    }
+  }
+  for (size_t cut = 1; cut < 50; ++cut)
+    chain.forward_bytes[cut] = chain.backward_bytes[cut] = kBorder;
+  problem.schedule = {job::PipelineSchedule::k1F1B, micro_batches, 1};
+  std::vector<double> flops{0, 1e6};
+  for (int block = 0; block < 48; ++block) flops.push_back(flops.back() + kBlockFlops);
+  flops.push_back(flops.back() + kHeadFlops);
+  problem.forward_s = {flops};
+  return problem;
+}
+
+void add_cards(Problem& problem, const std::vector<Card>& cards) {
+  const std::vector<double> flops = problem.forward_s[0];
+  problem.forward_s.clear();
+  for (const Card& card : cards) {
+    std::vector<double> forward, backward;
+    for (const double f : flops) {
+      forward.push_back(f / (kReached * card.tflops * 1e12));
+      backward.push_back(2 * forward.back());
+    }
+    problem.forward_s.push_back(std::move(forward));
+    problem.backward_s.push_back(std::move(backward));
+    problem.memory_bytes.push_back(0.9 * card.memory_gib * 1024 * kMebibyte);
+  }
+}
+
+std::vector<Card> mixed_cards(size_t count, Rng& rng) {
+  std::vector<Card> cards;
+  for (size_t i = 0; i < count; ++i) cards.push_back(kCards[rng.below(3)]);
+  return cards;
+}
+
+// Sites of eight equal cards, LANs of three tiers, 8 to 100 Mbit/s between (methods, finding 2).
+Problem six_sites(uint64_t seed, int32_t micro_batches) {
+  Rng rng(seed);
+  const double lan[] = {10000, 10000, 10000, 1000, 1000, 100};
+  Problem problem = gpt2_xl(micro_batches);
+  std::vector<Card> cards;
+  for (size_t i = 0; i < 48; ++i) cards.push_back(kCards[i / 8 / 2]);
+  add_cards(problem, cards);
+  problem.network = broker::Network(48);
+  double wan[6][6];
+  for (auto& row : wan) {
+    for (double& rate : row) rate = 8 + 92 * rng.uniform();
+  }
+  for (size_t a = 0; a < 48; ++a) {
+    for (size_t b = 0; b < 48; ++b) {
+      if (a == b) continue;
+      const bool near = a / 8 == b / 8;
+      problem.network.set(a, b, near ? 2e-4 : 2e-2,
+                          broker::seconds_per_byte_at(near ? lan[a / 8] : wan[a / 8][b / 8]));
+    }
+  }
+  return problem;
+}
+
+// A network of a file; of named regions each has `each` peers on a LAN of 10 Gbit/s.
+Result<Problem> network_of(const std::string& path, size_t each, uint64_t seed,
+                           int32_t micro_batches) {
+  WEFT_TRY(const std::string text, os::read_file(path));
+  broker::PlannerWorld names, world;
+  WEFT_TRY_STATUS(broker::add_links(text, path, names));
+  std::vector<std::string> ids;
+  for (size_t i = 0; i < names.peers.size() * each; ++i) {
+    const std::string& site = names.peers[i / each].id;
+    ids.push_back(each == 1 ? site : fmt::format("{}-{}", site, i % each));
+    world.peers.push_back({ids.back()});
+    world.site_of.push_back(site);
+    for (size_t j = i / each * each; j < i; ++j) {
+      world.links.push_back({ids[j], ids[i], 0.2, 10000});
+    }
+  }
+  WEFT_TRY_STATUS(broker::add_links(text, path, world));
+  Rng rng(seed);
+  Problem problem = gpt2_xl(micro_batches);
+  add_cards(problem, mixed_cards(ids.size(), rng));
+  problem.network = broker::Network(ids, world.links, {});
+  return problem;
+}
+
+double judged(const Problem& problem, const Layout& layout) {
+  return score_layout(problem, layout).step_s;
+}
+
+Problem without_memory(Problem problem) {
+  for (double& room : problem.memory_bytes) room = std::numeric_limits<double>::infinity();
+  return problem;
+}
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+void print_row(const std::string& network, int32_t m, const char* rule, double fits,
+               double waived) {
+  const auto number = [](double value) {
+    return std::isfinite(value) ? fmt::format("{:.6g}", value) : std::string("null");
+  };
+  fmt::print(
+      "{{\"kind\":\"rules\",\"network\":\"{}\",\"micro_batches\":{},\"rule\":\"{}\","
+      "\"step_s\":{},\"step_without_memory_s\":{}}}\n",
+      network, m, rule, number(fits), number(waived));
+}
+
+template <typename Layouts>
+void compare_rule(const Problem& problem, const std::string& network, const char* rule,
+                  const Layouts& layouts) {
+  const Problem waived = without_memory(problem);
+  double best = std::numeric_limits<double>::infinity(), best_waived = best;
+  for (const Layout& layout : layouts) {
+    best = std::min(best, judged(problem, layout));
+    best_waived = std::min(best_waived, judged(waived, layout));
+  }
+  print_row(network, problem.schedule.micro_batches, rule, best, best_waived);
+}
+
+void compare(const Problem& problem, const std::string& network, uint64_t seed) {
+  const size_t most = std::min(problem.peers(), static_cast<size_t>(problem.chain.units));
+  Rng rng(seed);
+  const Problem waived = without_memory(problem);
+  std::vector<double> random, random_waived;
+  for (int i = 0; i < 20; ++i) {
+    Order order = given_order(problem);
+    rng.shuffle(order);
+    random.push_back(judged(problem, equal_units(problem, order)));
+    random_waived.push_back(judged(waived, equal_units(problem, order)));
+  }
+  print_row(network, problem.schedule.micro_batches, "random order, equal split", mean(random),
+            mean(random_waived));
+  compare_rule(problem, network, "given order, equal FLOPs",
+               std::vector<Layout>{equal_flops(problem, given_order(problem))});
+  std::vector<Layout> greedy, genetic, genetic_shares;
+  for (size_t stages = 1; stages <= most; ++stages) {
+    greedy.push_back(greedy_by_speed(problem, stages));
+  }
+  compare_rule(problem, network, "fastest first, by speed, best count", greedy);
+  for (size_t stages = 2; stages <= most; stages += stages < 8 ? 1 : 4) {
+    const Order order = GeneticSearch(problem, stages, seed).run();
+    genetic.push_back(equal_flops(problem, order));
+    std::vector<double> shares;
+    for (const int32_t peer : order) {
+      shares.push_back(1 / problem.work(peer, 0, problem.chain.units));
+    }
+    genetic_shares.push_back(split_by_shares(problem, order, shares));
+  }
+  compare_rule(problem, network, "genetic after DT-FM, best count", genetic);
+  compare_rule(problem, network, "genetic, split by speed", genetic_shares);
+  const broker::Found found = broker::search(problem);
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto of = [&](const std::optional<Scored>& s) { return s ? s->step_s : infinity; };
+  print_row(network, problem.schedule.micro_batches, "best single peer", of(found.single_peer),
+            infinity);
+  print_row(network, problem.schedule.micro_batches, "best single site", of(found.single_site),
+            infinity);
+  print_row(network, problem.schedule.micro_batches, "OP-Fence",
+            found.layouts.empty() ? infinity : found.layouts.front().step_s, infinity);
+}
+
+void compare_with_everything(uint64_t seed, int count) {
+  for (const int32_t peers : {3, 4, 5, 6, 7}) {
+    double sum = 0, worst = 0;
+    int counted = 0;
+    for (int i = 0; i < (peers == 7 ? std::min(count, 6) : count); ++i) {
+      broker::testing::ProblemShape shape;
+      shape.peers = peers;
+      shape.units = peers < 6 ? 8 : 7;
+      shape.micro_batches = i % 2 == 0 ? 8 : 32;
+      shape.tight_memory = i % 3 == 0;
+      shape.access = i % 4 == 1;
+      const Problem problem = broker::testing::random_problem(
+          derive_seed({seed, static_cast<uint64_t>(peers), static_cast<uint64_t>(i)}), shape);
+      const Scored best = broker::testing::Exhaustive(problem).best();
+      if (!std::isfinite(best.step_s)) continue;
+      const broker::Found found = broker::search(problem);
+      const double ratio =
+          found.layouts.empty() ? HUGE_VAL : found.layouts.front().step_s / best.step_s;
+      sum += ratio;
+      worst = std::max(worst, ratio);
+      ++counted;
+    }
+    fmt::print(
+        "{{\"kind\":\"optimum\",\"peers\":{},\"problems\":{},\"mean_ratio\":{:.5f},"
+        "\"worst_ratio\":{:.5f}}}\n",
+        peers, counted, sum / std::max(counted, 1), worst);
+    std::fflush(stdout);
+  }
+}
+
+void time_solutions(uint64_t seed) {
+  for (const int32_t peers : {8, 16, 32, 64, 128, 256, 512}) {
+    for (const bool tight : {false, true}) {
+      broker::testing::ProblemShape shape;
+      shape.peers = peers;
+      shape.units = 200;
+      shape.micro_batches = 64;
+      shape.tight_memory = tight;
+      const Problem problem = broker::testing::random_problem(seed, shape);
+      const auto begin = std::chrono::steady_clock::now();
+      const std::clock_t cpu = std::clock();
+      const broker::Found found = broker::search(problem);
+      const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
+      fmt::print(
+          "{{\"kind\":\"time\",\"peers\":{},\"units\":200,\"tight_memory\":{},"
+          "\"seconds\":{:.3f},\"cpu_s\":{:.3f},\"stages\":{}}}\n",
+          peers, tight, wall.count(), static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC,
+          found.layouts.empty() ? 0 : found.layouts.front().layout.ends.size());
+      std::fflush(stdout);
+    }
+  }
+}
+
+int run(const std::string& what, const std::string& path, size_t each, uint64_t seed) {
+  if (what == "time") {
+    time_solutions(seed);
+  } else if (what == "optimum") {
+    compare_with_everything(seed, 20);
+  } else if (what == "sites" || what == "network") {
+    for (const int32_t micro_batches : {32, 128}) {
+      Result<Problem> problem = what == "sites" ? Result<Problem>(six_sites(seed, micro_batches))
+                                                : network_of(path, each, seed, micro_batches);
+      if (!problem.ok()) {
+        fmt::print(stderr, "{}\n", problem.error().text());
+        return 1;
+      }
+      compare(*problem, what == "sites" ? "six sites" : path, seed);
+    }
+  } else {
+    return 2;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace weft::bench
+
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "";
+  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
+  const std::string path = argc > 3 ? argv[3] : "";
+  const size_t each = argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 1;
+  const int code = weft::bench::run(what, path, each, seed);
+  if (code == 2) {
+    fmt::print(stderr, "bench-planner time|optimum|sites|network SEED [FILE [PEERS_EACH]]\n");
+  }
+  return code;
+}
