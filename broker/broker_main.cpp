@@ -55,7 +55,9 @@ Status run(const Config& config) {
   WEFT_TRY(Home home, open_home(dir));
   const std::string fingerprint = home.authority.fingerprint();
   const SystemClock clock;
-  WEFT_TRY(auto service, Service::start(std::move(home), service_options(config), clock));
+  WEFT_TRY(ServiceOptions options, service_options(config));
+  for (const std::string& note : options.core.known.notes) log_warning("{}", note);
+  WEFT_TRY(auto service, Service::start(std::move(home), std::move(options), clock));
   WEFT_TRY_STATUS(write_running(
       dir, RunningBroker{service->http_port(), service->control_port(), fingerprint}));
   log_info("broker {} ready: https port {}, control port {}, CA {}", kVersion, service->http_port(),
@@ -79,7 +81,7 @@ Status init(const Config& config) {
 // The command that logs a user in, ready to be copied to another machine.
 Status token(const Config& config, bool renew) {
   const os::Path dir = state_dir(config);
-  const ServiceOptions options = service_options(config);
+  WEFT_TRY(const ServiceOptions options, service_options(config));
   uint16_t port = options.http_port;
   if (const auto running = read_running(dir); running.ok()) port = running->http_port;
   if (port == 0) {

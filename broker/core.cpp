@@ -31,16 +31,6 @@ std::string utc_text(int64_t unix_ms) {
                      fmt::gmtime(static_cast<std::time_t>(unix_ms / 1000)));
 }
 
-std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle) {
-  std::vector<PlannerPeer> peers;
-  for (const Peer* peer : idle) {
-    const Capabilities& c = peer->capabilities;
-    const bool device = !c.device.empty() && c.device != "cpu" && c.device_memory_bytes > 0;
-    peers.push_back({peer->id, c.cores, device ? c.device_memory_bytes : c.memory_bytes});
-  }
-  return peers;
-}
-
 }  // namespace
 
 Core::Core(Store& store, net::BlobStore& blobs, const Clock& clock, CoreOptions options)
@@ -422,9 +412,7 @@ Result<job::Plan> Core::plan(const Job& job, const std::vector<const Peer*>& idl
   job::JobSpec spec = known->submission.spec;
   spec.pipeline.stages = job.requested_stages;
   spec.train.steps = job.steps;
-  PlannerOptions options;
-  options.memory_share = options_.memory_share;
-  return make_plan(known->graphs.graph, spec, planner_peers(idle), {}, options);
+  return plan_with(known->graphs.graph, spec, idle);
 }
 
 Result<job::Plan> Core::dry_run(const Submission& submission, const JobGraphs& graphs) const {
@@ -434,9 +422,16 @@ Result<job::Plan> Core::dry_run(const Submission& submission, const JobGraphs& g
       idle.push_back(&peer);
     }
   }
+  return plan_with(graphs.graph, submission.spec, idle);
+}
+
+Result<job::Plan> Core::plan_with(const opdag::Graph& graph, const job::JobSpec& spec,
+                                  const std::vector<const Peer*>& idle) const {
+  PlannerInputs inputs = planner_inputs(idle, options_.known);
   PlannerOptions options;
   options.memory_share = options_.memory_share;
-  return make_plan(graphs.graph, submission.spec, planner_peers(idle), {}, options);
+  options.access = std::move(inputs.access);
+  return make_plan(graph, spec, inputs.peers, inputs.links, options);
 }
 
 Status Core::submit(const std::string& job, const nlohmann::json& body,

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log_limit.h"
 #include "broker/coordinator/coordinator.h"
+#include "broker/planner_inputs.h"
 #include "broker/probe.h"
 #include "broker/step_log.h"
 #include "broker/store/store.h"
@@ -36,6 +37,7 @@ struct CoreOptions {
   uint32_t heartbeat_ms = 1000;
   uint32_t broker_timeout_ms = 30000;
   double memory_share = 0.9;
+  PlannerWorld known;  // of peers and network, by the names of peers
 };
 
 // What is asked of every job's submission again and again, so that it is not parsed each time.
@@ -92,6 +94,8 @@ class Core {
  private:
   friend class EffectRunner;
   Result<job::Plan> plan(const Job& job, const std::vector<const Peer*>& idle);
+  Result<job::Plan> plan_with(const opdag::Graph& graph, const job::JobSpec& spec,
+                              const std::vector<const Peer*>& idle) const;
   void drain_pending();
   Status apply_one(const Event& event, const std::function<Status()>& also = {});
   void on_report(const std::string& peer, const proto::WorkerReport& report);

@@ -1,9 +1,26 @@
 #include "broker/settings.h"
 
+#include "base/os/file.h"
+#include "broker/planner/links_file.h"
+
 namespace weft::broker {
 namespace {
 
 constexpr int64_t kDayMs = 86400000;
+
+Result<PlannerWorld> known_network(const Config& config) {
+  constexpr uint64_t kMost = uint64_t{256} << 20;
+  PlannerWorld world;
+  if (const std::string path = config.text("peers_file"); !path.empty()) {
+    WEFT_TRY(const std::string text, os::read_file(path, kMost));
+    WEFT_TRY(world, parse_peers(text, path));
+  }
+  if (const std::string path = config.text("links_file"); !path.empty()) {
+    WEFT_TRY(const std::string text, os::read_file(path, kMost));
+    WEFT_TRY_STATUS(add_links(text, path, world));
+  }
+  return world;
+}
 
 }  // namespace
 
@@ -35,13 +52,18 @@ Config make_config() {
           {"stop_ms", kInt, "30000", "workers may take to stop", 1000, kDayMs},
           {"final_checkpoint_ms", kInt, "600000", "the last checkpoint may take to be stored", 1000,
            kDayMs},
+          {"peers_file", kPath, "",
+           "what is known of peers by name: speed, site, access line (peers.toml of "
+           "docs/planning.md)"},
+          {"links_file", kPath, "",
+           "measured links between peers by name (links.csv of docs/planning.md)"},
           {"memory_percent", kInt, "90", "share of a peer's memory a stage may plan with", 1, 100},
           {"log_level", kString, "info", "debug, info, warning or error"},
           {"log_json", kBool, "false", "one JSON object a log line"},
       });
 }
 
-ServiceOptions service_options(const Config& config) {
+Result<ServiceOptions> service_options(const Config& config) {
   ServiceOptions options;
   options.http_host = config.text("http_host");
   options.control_host = config.text("control_host");
@@ -59,6 +81,7 @@ ServiceOptions service_options(const Config& config) {
   coordinator.connect_ms = config.integer("connect_ms");
   coordinator.stall_ms = config.integer("stall_ms");
   coordinator.stop_ms = config.integer("stop_ms");
+  WEFT_TRY(options.core.known, known_network(config));
   coordinator.final_checkpoint_ms = config.integer("final_checkpoint_ms");
   return options;
 }

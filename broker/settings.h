@@ -7,7 +7,8 @@
 namespace weft::broker {
 
 Config make_config();
-ServiceOptions service_options(const Config& config);
+// Reads peers_file and links_file. Errors name the file and the line.
+Result<ServiceOptions> service_options(const Config& config);
 os::Path state_dir(const Config& config);
 
 }  // namespace weft::broker

@@ -1,0 +1,49 @@
+#include "broker/planner_inputs.h"
+
+#include <map>
+#include <string>
+
+namespace weft::broker {
+
+PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const PlannerWorld& known) {
+  PlannerInputs inputs;
+  std::map<std::string, const PlannerPeer*> by_name;
+  for (const PlannerPeer& peer : known.peers) by_name.emplace(peer.id, &peer);
+  std::map<std::string, std::vector<std::string>> ids;  // by name
+  for (const Peer* peer : idle) {
+    const Capabilities& c = peer->capabilities;
+    const bool device = !c.device.empty() && c.device != "cpu" && c.device_memory_bytes > 0;
+    PlannerPeer planned;
+    if (const auto found = by_name.find(peer->name); found != by_name.end()) {
+      planned = *found->second;
+    }
+    planned.id = peer->id;
+    planned.cores = c.cores;
+    const uint64_t memory = device ? c.device_memory_bytes : c.memory_bytes;
+    if (memory > 0) planned.memory_bytes = memory;
+    inputs.peers.push_back(std::move(planned));
+    ids[peer->name].push_back(peer->id);
+  }
+  for (const PlannerLink& link : known.links) {
+    const auto from = ids.find(link.from), to = ids.find(link.to);
+    if (from == ids.end() || to == ids.end()) continue;
+    for (const std::string& a : from->second) {
+      for (const std::string& b : to->second) {
+        if (a != b) inputs.links.push_back({a, b, link.latency_ms, link.bandwidth_mbit_s});
+      }
+    }
+  }
+  for (const PlannerAccess& access : known.access) {
+    PlannerAccess shared = access;
+    shared.peers.clear();
+    for (const std::string& name : access.peers) {
+      const auto found = ids.find(name);
+      if (found == ids.end()) continue;
+      shared.peers.insert(shared.peers.end(), found->second.begin(), found->second.end());
+    }
+    if (!shared.peers.empty()) inputs.access.push_back(std::move(shared));
+  }
+  return inputs;
+}
+
+}  // namespace weft::broker

@@ -1,0 +1,24 @@
+// What a job is planned with: the idle peers as they described themselves, and what the operator
+// knows of them and of the network (settings peers_file and links_file, docs/planning.md), joined
+// by the names of the peers. Pure.
+#pragma once
+
+#include <vector>
+
+#include "broker/coordinator/state.h"
+#include "broker/planner/links_file.h"
+#include "broker/planner/planner.h"
+
+namespace weft::broker {
+
+struct PlannerInputs {
+  std::vector<PlannerPeer> peers;  // by peer id
+  std::vector<PlannerLink> links;
+  std::vector<PlannerAccess> access;
+};
+
+// Several peers of one name are all taken for the one that is known. Memory that a peer reports
+// itself counts, whatever the file says.
+PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const PlannerWorld& known);
+
+}  // namespace weft::broker

@@ -1,0 +1,97 @@
+// What the operator knows of a network, joined with the peers that are there.
+#include "broker/planner_inputs.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "broker/settings.h"
+
+namespace weft::broker {
+namespace {
+
+Peer peer(const std::string& id, const std::string& name, uint64_t memory) {
+  Peer made;
+  made.id = id;
+  made.name = name;
+  made.capabilities.cores = 4;
+  made.capabilities.memory_bytes = memory;
+  return made;
+}
+
+constexpr const char* kPeers = R"(
+[[peer]]
+id = "fast"
+gflops = 5000
+memory_gib = 1
+[[peer]]
+id = "slow"
+gflops = 100
+up_mbit_s = 10
+[[peer]]
+id = "elsewhere"
+)";
+constexpr const char* kLinks =
+    "from,to,latency_ms,bandwidth_mbit_s\n"
+    "fast,slow,5,100\nslow,fast,6,20\nfast,elsewhere,1,1\n";
+
+TEST(PlannerInputs, KnownPeersAndLinksAreJoinedByName) {
+  PlannerWorld known = *parse_peers(kPeers, "peers.toml");
+  ASSERT_TRUE(add_links(kLinks, "links.csv", known).ok());
+  const Peer a = peer("p-1", "fast", uint64_t{8} << 30), b = peer("p-2", "slow", 0),
+             c = peer("p-3", "slow", 77), stranger = peer("p-4", "new", 1000);
+  const PlannerInputs inputs = planner_inputs({&a, &b, &c, &stranger}, known);
+  ASSERT_EQ(inputs.peers.size(), 4u);
+  EXPECT_EQ(inputs.peers[0].id, "p-1");
+  EXPECT_EQ(inputs.peers[0].gflops, 5000);
+  EXPECT_EQ(inputs.peers[0].memory_bytes, uint64_t{8} << 30);  // as it says itself
+  EXPECT_EQ(inputs.peers[2].gflops, 100);
+  EXPECT_EQ(inputs.peers[3].gflops, 0);
+  EXPECT_EQ(inputs.peers[3].memory_bytes, 1000u);
+  // Two peers are called slow: links of fast to and from each.
+  ASSERT_EQ(inputs.links.size(), 4u);
+  int from_fast = 0;
+  for (const PlannerLink& link : inputs.links) {
+    if (link.from != "p-1") continue;
+    ++from_fast;
+    EXPECT_EQ(link.latency_ms, 5);
+    EXPECT_EQ(link.bandwidth_mbit_s, 100);
+  }
+  EXPECT_EQ(from_fast, 2);
+  ASSERT_EQ(inputs.access.size(), 1u);
+  EXPECT_EQ(inputs.access[0].peers, (std::vector<std::string>{"p-2", "p-3"}));
+  EXPECT_EQ(inputs.access[0].up_mbit_s, 10);
+}
+
+TEST(PlannerInputs, NothingKnownIsNothingAssumedHere) {
+  const Peer a = peer("p-1", "x", 10);
+  const PlannerInputs inputs = planner_inputs({&a}, {});
+  EXPECT_EQ(inputs.peers.size(), 1u);
+  EXPECT_TRUE(inputs.links.empty());
+  EXPECT_TRUE(inputs.access.empty());
+}
+
+TEST(PlannerInputs, SettingsReadTheFilesAndNameWhatIsWrong) {
+  const auto folder = std::filesystem::path(::testing::TempDir());
+  const auto write = [&](const char* name, const std::string& text) {
+    std::ofstream(folder / name) << text;
+    return (folder / name).string();
+  };
+  Config config = make_config();
+  ASSERT_TRUE(config.set_flag("peers_file", write("peers.toml", kPeers)).ok());
+  ASSERT_TRUE(config.set_flag("links_file", write("links.csv", kLinks)).ok());
+  const auto options = service_options(config);
+  ASSERT_TRUE(options.ok()) << options.error().text();
+  EXPECT_EQ(options->core.known.peers.size(), 3u);
+  EXPECT_EQ(options->core.known.links.size(), 3u);
+  write("links.csv", "from,to,latency_ms,bandwidth_mbit_s\nfast,slow,5,-1\n");
+  const auto wrong = service_options(config);
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_NE(wrong.error().text().find("links.csv"), std::string::npos) << wrong.error().text();
+  ASSERT_TRUE(config.set_flag("peers_file", (folder / "nowhere.toml").string()).ok());
+  EXPECT_FALSE(service_options(config).ok());
+}
+
+}  // namespace
+}  // namespace weft::broker
