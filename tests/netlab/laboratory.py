@@ -34,11 +34,19 @@ class Laboratory:
 
 
 @contextlib.contextmanager
-def laboratory(network, folder):
+def laboratory(network, folder, known=True, gflops=None):
+    """known: the broker plans with the lines as they are, and with peers of that speed."""
+    flags = []
+    if known:
+        for name, text in (("peers", network.peers_toml(gflops)), ("links", network.links_csv())):
+            path = os.path.join(folder, f"{name}.known")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            flags += [f"--{name}-file", path]
     with network.up() as where:
         namespace, address = where["broker"]
         prefix = ["ip", "netns", "exec", namespace]
-        cluster = harness.Cluster(folder, host=address, broker_prefix=prefix)
+        cluster = harness.Cluster(folder, host=address, broker_flags=flags, broker_prefix=prefix)
         cluster.cli_prefix = prefix
         with cluster:
             yield Laboratory(network, folder, cluster, where)

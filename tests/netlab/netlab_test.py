@@ -120,6 +120,18 @@ def test_homes_train_to_the_bits_of_one_peer(folder):
             lab.cluster.wait_idle(4)
 
 
+def test_a_broker_that_knows_the_lines_keeps_sites_together(folder):
+    with laboratory(network.two_sites(), folder, gflops=20) as lab:
+        lab.join("a0", "b0", "a1", "b1")
+        job, _ = lab.train("sites", stages=4, steps=3)
+        names = {peer: name for name, peer in lab.cluster.peer_ids.items()}
+        sites = [names[peer][0] for peer in job["peers"]]
+        # The first and the last stage share the embedding: as a ring, with two ways between the sites.
+        assert sum(site != sites[i - 1] for i, site in enumerate(sites)) == 2, sites
+        # 15 ms between the sites for a stage of less than a millisecond: as many ahead as there are.
+        assert "gap 2" in lab.cluster.weft("job", "explain", "sites").stdout
+
+
 def test_a_network_that_names_nobody_is_refused():
     net = network.Network({"a": {}}, {("a", "nobody"): {"mbit_s": 1, "delay_ms": 1}})
     with pytest.raises(RuntimeError, match="did not start"):

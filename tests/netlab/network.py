@@ -1,5 +1,5 @@
 """The networks of the laboratory: who is there, over which lines. A scenario is data; it becomes
-namespaces (packet_gate.py), and the peers.toml and links.csv that `weft plan` reads."""
+namespaces (packet_gate.py), and the peers.toml and links.csv that `weft plan` and weft-broker read."""
 import contextlib
 import json
 import os
@@ -38,11 +38,19 @@ class Network:
                 gate.wait(30)
 
     def links_csv(self):
-        """Ordered pairs; rates in Gbit/s, as in ../shared/data/aws_10_regions.csv."""
-        rows = ["from,to,delay_ms,bandwidth_gbps"]
+        """Ordered pairs, as docs/planning.md has them."""
+        rows = ["from,to,latency_ms,bandwidth_mbit_s"]
         for (a, b), way in self.pairs.items():
-            rows.append(f"{a},{b},{way['delay_ms']},{way['mbit_s'] / 1e3}")
+            rows.append(f"{a},{b},{way['delay_ms']},{way['mbit_s']}")
         return "\n".join(rows) + "\n"
+
+    def peers_toml(self, gflops=None):
+        """Peers with their access lines, and how fast one of them is."""
+        lines = []
+        for name, access in self.ends.items():
+            lines += ["[[peer]]", f'id = "{name}"', *(f"{key} = {value}" for key, value in access.items())]
+            lines += [f"gflops = {gflops}"] if gflops else []
+        return "\n".join(lines) + "\n"
 
 
 def symmetric(pairs):
@@ -82,9 +90,10 @@ def two_sites(per_site=2, mbit_s=50, delay_ms=15):
     return Network({name: {} for name in names}, pairs)
 
 
-def four_homes():
+def four_homes(*only):
     """Fibre, cable and DSL lines: fast down, slow up, all flows of a home over the same line."""
     lines = {"fibre": (200, 500, 8), "cable": (20, 200, 15), "cable2": (20, 200, 15), "dsl": (8, 50, 25)}
+    lines = {name: line for name, line in lines.items() if not only or name in only}
     ends = {name: {"up_mbit_s": up, "down_mbit_s": down} for name, (up, down, _) in lines.items()}
     pairs = {(a, b): {"mbit_s": min(lines[a][0], lines[b][1]), "delay_ms": lines[a][2] + lines[b][2]}
              for a in lines for b in lines if a != b}
