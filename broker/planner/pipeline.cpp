@@ -305,15 +305,6 @@ Bottleneck bottleneck_of(const Pipeline& pipeline, const Network& network,
   return trip.seconds > kClearly * worst.seconds ? trip : worst;
 }
 
-double estimate_step(const Pipeline& pipeline, const Network& network,
-                     const job::ScheduleOptions& schedule) {
-  double fill = 0;
-  for (const PipelineStage& stage : pipeline.stages) fill += stage.forward_s + stage.backward_s;
-  for (const double hop : hops_of(pipeline, network, ways_of(pipeline.graph))) fill += hop;
-  const double worst = bottleneck_of(pipeline, network, schedule).seconds;
-  return fill + (schedule.micro_batches - 1) * worst + tie_seconds(pipeline, network);
-}
-
 Prediction predict(const Pipeline& pipeline, const Network& network,
                    const job::ScheduleOptions& schedule) {
   Prediction result;

@@ -82,22 +82,19 @@ double tie_seconds(const Pipeline& pipeline, const Network& network);
 double simulate_step(const Pipeline& pipeline, const Network& network,
                      const job::ScheduleOptions& schedule, size_t most_actions = 200000);
 
-// The same in closed form (methods, section 4): fill + (micro-batches - 1) x the slowest of
-// compute, link, shared line and round trip.
+// What a further micro-batch waits for once the pipeline is full: compute, link, shared line or
+// round trip, the slowest.
 //
 // Round trips (derived; methods, section 5 has its limit for long pipelines): a stage that begins
 // its backwards after w forwards runs forward i + w behind backward i. So from a forward of stage s
 // by way of stage t back to a later forward of stage s there is a loop of dependencies that goes on
 // by w_s - w_t + 1 micro-batches and takes the compute of s to t and the transfers between them,
 // both ways. For t the loss stage it is Little's law: w_s micro-batches are on their way.
-double estimate_step(const Pipeline& pipeline, const Network& network,
-                     const job::ScheduleOptions& schedule);
+Bottleneck bottleneck_of(const Pipeline& pipeline, const Network& network,
+                         const job::ScheduleOptions& schedule);
 
 Prediction predict(const Pipeline& pipeline, const Network& network,
                    const job::ScheduleOptions& schedule);
-
-Bottleneck bottleneck_of(const Pipeline& pipeline, const Network& network,
-                         const job::ScheduleOptions& schedule);
 
 // Bytes a stage needs under the schedule; depth and deepest as job::in_flight_of has them.
 double memory_of(const PipelineStage& stage, const job::ScheduleOptions& schedule, int32_t depth,

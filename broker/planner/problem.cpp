@@ -9,13 +9,13 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Times of a layout's stages and links, as the closed form needs them.
+// Times of a layout's stages and of the messages to the next stage and back, latency included.
 struct ChainTimes {
-  std::vector<double> passes;  // of stages: from a forward to its gradient leaving
-  std::vector<double> hops;    // of messages to the next stage and back
-  double fill = 0, worst = 0;  // worst: compute and links, without round trips
-  double compute = 0;          // of the slowest stage
-  double widest = 0;           // latency + transfer of the slowest message
+  std::vector<double> forward, backward, there, back;
+  double fill = 0;     // one micro-batch through everything and back
+  double compute = 0;  // of the slowest stage
+  double link = 0;     // of the busiest link
+  double widest = 0;   // latency + transfer of the slowest message
 };
 
 ChainTimes times_of(const Problem& problem, const Layout& layout) {
@@ -23,28 +23,32 @@ ChainTimes times_of(const Problem& problem, const Layout& layout) {
   ChainTimes times;
   int32_t begin = 0;
   for (size_t k = 0; k < layout.ends.size(); ++k) {
-    const double work = problem.work(layout.peers[k], begin, layout.ends[k]);
-    times.passes.push_back(
-        pass_seconds({layout.peers[k], problem.forward(layout.peers[k], begin, layout.ends[k]),
-                      problem.backward(layout.peers[k], begin, layout.ends[k]), 0, 0},
-                     problem.schedule));
+    const int32_t peer = layout.peers[k], end = layout.ends[k];
+    times.forward.push_back(problem.forward(peer, begin, end));
+    times.backward.push_back(problem.backward(peer, begin, end));
+    const double work = times.forward.back() + times.backward.back();
     times.fill += work;
     times.compute = std::max(times.compute, work);
-    begin = layout.ends[k];
+    begin = end;
     if (k + 1 == layout.ends.size()) break;
-    const auto a = static_cast<size_t>(layout.peers[k]);
-    const auto b = static_cast<size_t>(layout.peers[k + 1]);
+    const auto a = static_cast<size_t>(peer), b = static_cast<size_t>(layout.peers[k + 1]);
     const auto cut = static_cast<size_t>(begin);
-    const double there = problem.chain.forward_bytes[cut] * problem.network.seconds_per_byte(a, b);
-    const double back = problem.chain.backward_bytes[cut] * problem.network.seconds_per_byte(b, a);
-    const double out_s = problem.network.latency_s(a, b), in_s = problem.network.latency_s(b, a);
-    times.hops.push_back(there + back + out_s + in_s);
-    times.fill += times.hops.back();
-    times.worst = std::max(times.worst, phases ? there + back : std::max(there, back));
-    times.widest = std::max({times.widest, there + out_s, back + in_s});
+    const Network& network = problem.network;
+    const double there = problem.chain.forward_bytes[cut] * network.seconds_per_byte(a, b);
+    const double back = problem.chain.backward_bytes[cut] * network.seconds_per_byte(b, a);
+    times.there.push_back(there + network.latency_s(a, b));
+    times.back.push_back(back + network.latency_s(b, a));
+    times.fill += times.there.back() + times.back.back();
+    times.link = std::max(times.link, phases ? there + back : std::max(there, back));
+    times.widest = std::max({times.widest, times.there.back(), times.back.back()});
   }
-  times.worst = std::max(times.worst, times.compute);
   return times;
+}
+
+// Of a backward, the part that the stage before waits for.
+double awaited(const Problem& problem, double backward_s) {
+  const bool split = problem.schedule.kind == job::PipelineSchedule::kZbH1;
+  return split ? (1 - kWeightShare) * backward_s : backward_s;
 }
 
 // The slowest of the lines that several flows of a layout share, seconds a micro-batch.
@@ -94,21 +98,38 @@ double tie_seconds(const Problem& problem, const Layout& layout) {
   return longest;
 }
 
-// Round trips between any two stages (pipeline.h).
-double slowest_trip(const Problem& problem, const ChainTimes& times, int32_t gap) {
-  job::ScheduleOptions schedule = problem.schedule;
-  schedule.gap = gap;
-  const auto stages = static_cast<int32_t>(times.passes.size());
-  std::vector<int32_t> warm_up;
-  for (int32_t s = 0; s < stages; ++s) {
-    warm_up.push_back(job::warm_up_of(schedule, stages - 1 - s));
+// Each stage's own bound: the way to it and back for one micro-batch, its work for all, and what it
+// stands still at both ends, where its warm-up is done before the first gradient is there, and
+// where nothing is left to begin before the last is.
+double slowest_stage_bound(const Problem& problem, const ChainTimes& times,
+                           const std::vector<int32_t>& warm_up) {
+  double before = 0, worst = 0;
+  for (size_t s = 0; s < times.forward.size(); ++s) {
+    const double forward = times.forward[s], backward = times.backward[s];
+    const double behind = times.fill - before - forward - backward;
+    const double ahead = warm_up[s] - 1;
+    const double idle = std::max(0.0, behind - ahead * forward) +
+                        std::max(0.0, behind - ahead * awaited(problem, backward));
+    worst = std::max(worst, before + idle + problem.schedule.micro_batches * (forward + backward));
+    if (s < times.there.size()) {
+      before += forward + backward + times.there[s] + times.back[s];
+    }
   }
+  return worst;
+}
+
+// Round trips between any two stages (pipeline.h).
+double slowest_trip(const Problem& problem, const ChainTimes& times,
+                    const std::vector<int32_t>& warm_up) {
+  const auto pass = [&](size_t s) {
+    return times.forward[s] + awaited(problem, times.backward[s]);
+  };
   double worst = 0;
-  for (size_t s = 0; s < times.passes.size(); ++s) {
-    if (warm_up[s] >= schedule.micro_batches) continue;
-    double trip = times.passes[s];
-    for (size_t t = s + 1; t < times.passes.size(); ++t) {
-      trip += times.hops[t - 1] + times.passes[t];
+  for (size_t s = 0; s < times.forward.size(); ++s) {
+    if (warm_up[s] >= problem.schedule.micro_batches) continue;
+    double trip = pass(s);
+    for (size_t t = s + 1; t < times.forward.size(); ++t) {
+      trip += times.there[t - 1] + times.back[t - 1] + pass(t);
       worst = std::max(worst, trip / std::max(warm_up[s] - warm_up[t] + 1, 1));
     }
   }
@@ -189,10 +210,19 @@ double estimate_layout(const Problem& problem, const Layout& layout) {
                                       : 1;
   const int32_t gap = gap_within_memory(problem, layout, wanted);
   if (gap == 0) return kInfinity;
+  job::ScheduleOptions schedule = problem.schedule;
+  schedule.gap = gap;
+  const auto stages = static_cast<int32_t>(layout.ends.size());
+  std::vector<int32_t> warm_up;
+  for (int32_t s = 0; s < stages; ++s) {
+    warm_up.push_back(job::warm_up_of(schedule, stages - 1 - s));
+  }
   std::vector<double> load;
-  const double worst = std::max(
-      {times.worst, slowest_trip(problem, times, gap), busiest_line(problem, layout, load)});
-  return times.fill + (problem.schedule.micro_batches - 1) * worst + tie_seconds(problem, layout);
+  const double shared = std::max(
+      {times.link, slowest_trip(problem, times, warm_up), busiest_line(problem, layout, load)});
+  return std::max(slowest_stage_bound(problem, times, warm_up),
+                  times.fill + (problem.schedule.micro_batches - 1) * shared) +
+         tie_seconds(problem, layout);
 }
 
 int32_t gap_wanted(const Problem& problem, const Layout& layout) {

@@ -202,23 +202,46 @@ class Searcher {
     }
   }
 
-  // The closed form has done its part: what is left is moved by what the play says.
+  // The closed form has done its part: what is left is moved by what the play says, from the best
+  // layouts of a few numbers of stages.
   void polish() {
-    if (found_.layouts.empty()) return;
-    const Scored best = found_.layouts.front();
+    constexpr size_t kStarts = 4;
     constexpr double kAction = 20;  // operations to play one, about
-    const double each =
-        kAction * static_cast<double>(std::min<size_t>(
-                      kPlayedActions, 7 * best.layout.ends.size() *
-                                          static_cast<size_t>(problem_.schedule.micro_batches)));
-    const double trials = std::min(2000.0, options_.operations / 8 / each);
-    const Layout better = improve(problem_, best.layout, static_cast<size_t>(trials),
-                                  [](const Problem& problem, const Layout& layout) {
-                                    return score_layout(problem, layout).step_s;
-                                  });
-    if (better == best.layout) return;
-    found_.layouts.insert(found_.layouts.begin(), score_layout(problem_, better));
-    if (found_.layouts.size() > options_.keep) found_.layouts.pop_back();
+    std::vector<Layout> starts;
+    for (const Scored& scored : found_.layouts) {
+      const bool known = std::any_of(starts.begin(), starts.end(), [&](const Layout& start) {
+        return start.ends.size() == scored.layout.ends.size();
+      });
+      if (!known && starts.size() < kStarts) starts.push_back(scored.layout);
+    }
+    for (const Layout& start : starts) {
+      const auto actions =
+          7 * start.ends.size() * static_cast<size_t>(problem_.schedule.micro_batches);
+      const double each = kAction * static_cast<double>(std::min(kPlayedActions, actions));
+      const double trials = std::min(2000.0, options_.operations / (8 * kStarts) / each);
+      const Layout better = improve(problem_, start, static_cast<size_t>(trials),
+                                    [](const Problem& problem, const Layout& layout) {
+                                      return score_layout(problem, layout).step_s;
+                                    });
+      if (better != start) found_.layouts.push_back(score_layout(problem_, better));
+    }
+    sort_found();
+  }
+
+  void sort_found() {
+    auto& layouts = found_.layouts;
+    std::stable_sort(layouts.begin(), layouts.end(), [&](const Scored& a, const Scored& b) {
+      return before(a.step_s, slowest_stage(problem_, a.layout), b.step_s,
+                    slowest_stage(problem_, b.layout));
+    });
+    std::vector<Scored> distinct;
+    for (Scored& scored : layouts) {
+      const bool known = std::any_of(distinct.begin(), distinct.end(), [&](const Scored& other) {
+        return other.layout == scored.layout;
+      });
+      if (!known && distinct.size() < options_.keep) distinct.push_back(std::move(scored));
+    }
+    layouts = std::move(distinct);
   }
 
   Order with_idle(Order order) const {
@@ -242,19 +265,7 @@ class Searcher {
     for (const auto& single : {found_.single_peer, found_.single_site}) {
       if (single) found_.layouts.push_back(*single);
     }
-    auto& layouts = found_.layouts;
-    std::stable_sort(layouts.begin(), layouts.end(), [&](const Scored& a, const Scored& b) {
-      return before(a.step_s, slowest_stage(problem_, a.layout), b.step_s,
-                    slowest_stage(problem_, b.layout));
-    });
-    std::vector<Scored> distinct;
-    for (Scored& scored : layouts) {
-      const bool known = std::any_of(distinct.begin(), distinct.end(), [&](const Scored& other) {
-        return other.layout == scored.layout;
-      });
-      if (!known && distinct.size() < options_.keep) distinct.push_back(std::move(scored));
-    }
-    layouts = std::move(distinct);
+    sort_found();
   }
 
   const Problem& problem_;
