@@ -92,6 +92,7 @@ class Searcher {
       if (!budget_.spend(cost) && !pool_.items().empty()) break;
       pool_.add(split_order(problem_, order, plain));
     }
+    try_groups(tree);
     widen_gap();
     climb();
     try_orders();
@@ -132,6 +133,30 @@ class Searcher {
         found_.single_site = scored;
       }
       pool_.add(item.layout);
+    }
+  }
+
+  // Every group of the tree by itself, along the path and against it: what a split of all peers
+  // skips one by one, it may as well leave out whole.
+  void try_groups(const Dendrogram& tree) {
+    if (!problem_.network.measured()) return;
+    const Order path = path_order(tree, problem_.network, typical_bytes(problem_.chain));
+    const double reserve = budget_.left() / 2;
+    for (size_t k = tree.merges.size(); k-- > 0;) {
+      std::vector<bool> inside(problem_.peers(), false);
+      for (const int32_t peer : tree.members(tree.peers + static_cast<int32_t>(k))) {
+        inside[static_cast<size_t>(peer)] = true;
+      }
+      Order order;
+      for (const int32_t peer : path) {
+        if (inside[static_cast<size_t>(peer)]) order.push_back(peer);
+      }
+      for (const bool reversed : {false, true}) {
+        const double cost = split_cost(problem_, order.size(), {});
+        if (budget_.left() - cost < reserve || !budget_.spend(cost)) return;
+        pool_.add(split_order(problem_, order, {}));
+        if (!reversed) std::reverse(order.begin(), order.end());
+      }
     }
   }
 
