@@ -27,6 +27,15 @@ function(weft_program name)
   endif()
 endfunction()
 
+# What every test finds in its environment.
+set(weft_test_environment "WEFT_SOURCE_DIR=${CMAKE_SOURCE_DIR}" "WEFT_BIN_DIR=${CMAKE_BINARY_DIR}/bin")
+if(WEFT_SANITIZE)
+  list(APPEND weft_test_environment
+    "ASAN_OPTIONS=exitcode=99 detect_stack_use_after_return=1"
+    "UBSAN_OPTIONS=print_stacktrace=1"
+    "TSAN_OPTIONS=history_size=4 suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp")
+endif()
+
 # weft_test(NAME LABEL label LINK lib... SOURCES files...): a GoogleTest binary registered with ctest
 # as one test per binary; the label is its tier (fast, slow, integration).
 function(weft_test name)
@@ -42,5 +51,5 @@ function(weft_test name)
     set(ARG_TIMEOUT 300)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT}
-    ENVIRONMENT "WEFT_SOURCE_DIR=${CMAKE_SOURCE_DIR};WEFT_BIN_DIR=${CMAKE_BINARY_DIR}/bin;TSAN_OPTIONS=history_size=4 suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp")
+    ENVIRONMENT "${weft_test_environment}")
 endfunction()
