@@ -148,6 +148,7 @@ struct Candidates {
   std::vector<Realised> plans;
   std::optional<Realised> single_peer, single_site;
   std::vector<std::vector<int32_t>> sites;
+  bool fits = false;  // by the chain's memory some layout does
 };
 
 Candidates candidates_of(const PlanInputs& in, const GraphChain& chain, double memory_share) {
@@ -157,6 +158,7 @@ Candidates candidates_of(const PlanInputs& in, const GraphChain& chain, double m
   Found found = search(problem_of(in, chain, memory_share), effort);
   Candidates result;
   result.sites = std::move(found.sites);
+  result.fits = !found.layouts.empty();
   const auto add = [&](const std::optional<Scored>& scored, std::optional<Realised>& place) {
     if (!scored) return;
     place = realise_layout(in, chain, scored->layout);
@@ -200,7 +202,7 @@ Result<PlanReport> plan_job(const opdag::Graph& graph, const job::JobSpec& spec,
   Candidates candidates;
   for (const double share : {1.0, 0.95, 0.85, 0.7}) {
     candidates = candidates_of(in, chain, share);
-    if (!candidates.plans.empty()) break;
+    if (!candidates.plans.empty() || !candidates.fits) break;
   }
   if (candidates.plans.empty()) return no_room(in, chain);
   std::vector<Realised>& plans = candidates.plans;
