@@ -19,11 +19,7 @@
 #include <functional>
 #include <thread>
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define WEFT_SANITIZED
-#endif
-#endif
+#include "tests/support/sanitized.h"
 
 namespace weft::os {
 namespace {
@@ -181,9 +177,7 @@ TEST(Jail, ThreadsMemoryAndSocketsStay) {
 }
 
 TEST(Jail, AnAllocationBeyondTheLimitFailsAtOnce) {
-#if defined(WEFT_SANITIZED) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's own memory is beyond any limit";
-#endif
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory is beyond any limit";
   Folders at;
   at.policy.max_data_bytes = uint64_t{1} << 30;
   EXPECT_JAILED(at.policy, "limits", [&] {

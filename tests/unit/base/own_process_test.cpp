@@ -8,6 +8,8 @@
 #include <cstring>
 #include <memory>
 
+#include "tests/support/sanitized.h"
+
 namespace weft::os {
 namespace {
 
@@ -33,6 +35,7 @@ int64_t faults_of_a_block() {
 
 // In a process of its own: the settings are for good.
 TEST(OwnProcess, FreedMemoryIsUsedAgain) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's allocator has settings of its own";
   const pid_t child = fork();
   if (child == 0) {
     const int64_t before = faults_of_a_block();
