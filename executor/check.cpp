@@ -18,7 +18,7 @@ namespace {
 struct Run {
   double loss = std::nan("");
   std::map<std::string, at::Tensor> tensors;  // gradients, or outputs
-  std::vector<StageReport> stages;
+  std::vector<CheckedStage> stages;
 };
 
 struct Model {

@@ -30,7 +30,7 @@ struct CheckOptions {
   bool json = false;
 };
 
-struct StageReport {
+struct CheckedStage {
   double seconds = 0;             // of computing
   int64_t peak_memory_bytes = 0;  // tensor memory: weights, activations, gradients
 };
@@ -45,8 +45,8 @@ struct CheckReport {
   std::string worst;               // the tensor it was found in
   double tolerance = 0;
   size_t tensors = 0;  // gradients (or outputs) compared
-  StageReport whole;
-  std::vector<StageReport> stages;
+  CheckedStage whole;
+  std::vector<CheckedStage> stages;
   std::vector<std::string> warnings;
 };
 

@@ -82,7 +82,7 @@ nlohmann::json number(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
 }
 
-nlohmann::json stage_to_json(const StageReport& stage) {
+nlohmann::json stage_to_json(const CheckedStage& stage) {
   return {{"seconds", stage.seconds}, {"peak_memory_bytes", stage.peak_memory_bytes}};
 }
 
@@ -105,7 +105,7 @@ nlohmann::json report_to_json(const CheckReport& report) {
                          {"whole", stage_to_json(report.whole)},
                          {"stages", nlohmann::json::array()},
                          {"warnings", report.warnings}};
-  for (const StageReport& stage : report.stages) json["stages"].push_back(stage_to_json(stage));
+  for (const CheckedStage& stage : report.stages) json["stages"].push_back(stage_to_json(stage));
   return json;
 }
 
@@ -121,7 +121,7 @@ std::string report_to_text(const CheckReport& report) {
                       report.forward_only ? "outputs differ  " : "gradients differ",
                       report.gradient_difference, report.tensors,
                       report.gradient_difference > 0 ? " (" + report.worst + ")" : "");
-  const auto stage_line = [](const std::string& name, const StageReport& stage) {
+  const auto stage_line = [](const std::string& name, const CheckedStage& stage) {
     return fmt::format("{:<16} {:8.3f} s {:10.1f} MiB peak\n", name, stage.seconds,
                        static_cast<double>(stage.peak_memory_bytes) / (1 << 20));
   };

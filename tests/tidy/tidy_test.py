@@ -49,6 +49,32 @@ def folder_of(name):
     return PLANNER if name.startswith(PLANNER + "/") else name.split("/")[0]
 
 
+def types_defined(name):
+    """(namespace, name) of the classes, structs and enumerations a file defines outside of unnamed
+    namespaces: those the linker takes for one wherever it meets them."""
+    spaces, found = [], []
+    for line in read(name).splitlines():
+        opened = re.match(r"namespace( [\w:]+)? \{", line)
+        if opened:
+            spaces.append((opened[1] or " ").strip())
+        elif re.match(r"\}  // namespace", line):
+            spaces.pop()
+        defined = re.match(r"(?:struct|class|enum class|enum) (?:alignas\(\w+\) )?(\w+)\b(?!::|<)[^;]*\{", line)
+        if defined and "" not in spaces:
+            found.append(("::".join(spaces), defined[1]))
+    return found
+
+
+def test_a_type_is_defined_once():
+    # Two of one name in a namespace are one to the linker, which takes the members of either for both.
+    places = {}
+    for name in sources():
+        for defined in types_defined(name):
+            places.setdefault(defined, []).append(name)
+    twice = [f"{'::'.join(what)}: {', '.join(where)}" for what, where in places.items() if len(where) > 1]
+    assert len(places) > 200 and not twice, "\n".join(twice)
+
+
 def test_includes_point_downwards():
     wrong = []
     for name in sources():
