@@ -84,20 +84,12 @@ std::string against(const PlanAlternative& other, const PlanReport& report, size
                      other.peers.size() > 4 ? ", ..." : "", margin);
 }
 
-// Why a peer got no stage.
-std::string why_left_out(const PlanInputs& in, const Realised& chosen, int32_t peer) {
-  double least = 0;
-  int32_t least_stage = 0;
-  for (size_t s = 0; s < chosen.peers.size(); ++s) {
-    const double needs = stage_memory(in, chosen, static_cast<int32_t>(s), chosen.gap);
-    if (s == 0 || needs < least) {
-      least = needs;
-      least_stage = static_cast<int32_t>(s);
-    }
-  }
-  if (room_of(in, peer) < least) {
+// Why a peer got no stage. needs: bytes of each stage.
+std::string why_left_out(const PlanInputs& in, const std::vector<double>& needs, int32_t peer) {
+  const auto least = std::min_element(needs.begin(), needs.end());
+  if (room_of(in, peer) < *least) {
     return fmt::format("too small: {} of memory to plan with, the least stage ({}) needs {}",
-                       mebibytes(room_of(in, peer)), least_stage, mebibytes(least));
+                       mebibytes(room_of(in, peer)), least - needs.begin(), mebibytes(*least));
   }
   if (in.network.measured() && !in.network.known(static_cast<size_t>(peer))) {
     return "none of its links was measured";
@@ -108,10 +100,11 @@ std::string why_left_out(const PlanInputs& in, const Realised& chosen, int32_t p
 void add_left_out(const PlanInputs& in, const Realised& chosen, PlanReport& report) {
   std::vector<bool> used(in.peers.size(), false);
   for (const int32_t peer : chosen.peers) used[static_cast<size_t>(peer)] = true;
+  const std::vector<double> needs = stage_memories(in, chosen, chosen.gap);
   for (size_t peer = 0; peer < used.size(); ++peer) {
     if (used[peer]) continue;
     report.left_out.push_back(
-        {in.peers[peer].id, why_left_out(in, chosen, static_cast<int32_t>(peer))});
+        {in.peers[peer].id, why_left_out(in, needs, static_cast<int32_t>(peer))});
   }
 }
 

@@ -166,7 +166,11 @@ Candidates candidates_of(const PlanInputs& in, const GraphChain& chain, double m
   };
   add(found.single_peer, result.single_peer);
   add(found.single_site, result.single_site);
+  const auto added = [](const std::optional<Scored>& single, const Scored& scored) {
+    return single && single->layout == scored.layout;
+  };
   for (const Scored& scored : found.layouts) {
+    if (added(found.single_peer, scored) || added(found.single_site, scored)) continue;
     if (auto plan = realise_layout(in, chain, scored.layout)) {
       result.plans.push_back(std::move(*plan));
     }
@@ -270,7 +274,7 @@ Result<PlanReport> evaluate_plan(const opdag::Graph& graph, const job::JobSpec& 
   if (over >= 0) {
     in.notes.push_back(
         fmt::format("stage {} needs {}, its peer {} has {} to plan with", over,
-                    mebibytes(stage_memory(in, realised, over, plan.gap)),
+                    mebibytes(stage_memories(in, realised, plan.gap)[static_cast<size_t>(over)]),
                     in.peers[static_cast<size_t>(stage_peers[static_cast<size_t>(over)])].id,
                     mebibytes(room_of(in, stage_peers[static_cast<size_t>(over)]))));
   }

@@ -104,23 +104,22 @@ Result<Realised> realise(const PlanInputs& in, opdag::Partition partition,
   return realised;
 }
 
-double stage_memory(const PlanInputs& in, const Realised& realised, int32_t stage, int32_t gap) {
+std::vector<double> stage_memories(const PlanInputs& in, const Realised& realised, int32_t gap) {
   job::ScheduleOptions schedule = in.schedule;
   schedule.gap = gap;
   const std::vector<int32_t> depth = job::depth_to_loss(realised.pipeline.graph);
-  const auto at = static_cast<size_t>(stage);
   const int32_t deepest = *std::max_element(depth.begin(), depth.end());
-  return memory_of(realised.pipeline.stages[at], schedule, depth[at], deepest);
+  std::vector<double> bytes;
+  for (size_t s = 0; s < depth.size(); ++s) {
+    bytes.push_back(memory_of(realised.pipeline.stages[s], schedule, depth[s], deepest));
+  }
+  return bytes;
 }
 
 int32_t stage_over_memory(const PlanInputs& in, const Realised& realised, int32_t gap) {
-  job::ScheduleOptions schedule = in.schedule;
-  schedule.gap = gap;
-  const std::vector<int32_t> depth = job::depth_to_loss(realised.pipeline.graph);
-  const int32_t deepest = *std::max_element(depth.begin(), depth.end());
-  for (size_t s = 0; s < realised.peers.size(); ++s) {
-    const double needs = memory_of(realised.pipeline.stages[s], schedule, depth[s], deepest);
-    if (needs > room_of(in, realised.peers[s])) return static_cast<int32_t>(s);
+  const std::vector<double> needs = stage_memories(in, realised, gap);
+  for (size_t s = 0; s < needs.size(); ++s) {
+    if (needs[s] > room_of(in, realised.peers[s])) return static_cast<int32_t>(s);
   }
   return -1;
 }

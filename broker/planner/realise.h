@@ -53,6 +53,7 @@ void predict_step(const PlanInputs& in, Realised& realised);
 
 // The first stage whose peer is too small under a gap, or -1.
 int32_t stage_over_memory(const PlanInputs& in, const Realised& realised, int32_t gap);
-double stage_memory(const PlanInputs& in, const Realised& realised, int32_t stage, int32_t gap);
+// Bytes each stage needs under a gap.
+std::vector<double> stage_memories(const PlanInputs& in, const Realised& realised, int32_t gap);
 
 }  // namespace weft::broker

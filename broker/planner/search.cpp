@@ -56,6 +56,19 @@ class Pool {
   std::vector<Estimated> items_;
 };
 
+// The best of each number of stages, in the order given, at most `most`.
+template <typename Items>
+std::vector<Layout> one_of_each_count(const Items& items, size_t most) {
+  std::vector<Layout> best;
+  for (const auto& item : items) {
+    const bool known = std::any_of(best.begin(), best.end(), [&](const Layout& other) {
+      return other.ends.size() == item.layout.ends.size();
+    });
+    if (!known && best.size() < most) best.push_back(item.layout);
+  }
+  return best;
+}
+
 // Counts down; a search stops where the next piece of work would go below nothing.
 class Budget {
  public:
@@ -176,22 +189,11 @@ class Searcher {
     }
   }
 
-  // The best, and the best of other numbers of stages: what climbs from there ends elsewhere.
-  std::vector<Layout> starts_of(size_t most) const {
-    std::vector<Layout> starts;
-    for (const Estimated& item : pool_.items()) {
-      const bool known = std::any_of(starts.begin(), starts.end(), [&](const Layout& start) {
-        return start.ends.size() == item.layout.ends.size();
-      });
-      if (!known && starts.size() < most) starts.push_back(item.layout);
-    }
-    return starts;
-  }
-
-  // Local search, each followed by the exact split for the order it found.
+  // Local search from the best, and the best of other numbers of stages (what climbs from there
+  // ends elsewhere), each followed by the exact split for the order it found.
   void climb() {
     constexpr size_t kStarts = 6;
-    const std::vector<Layout> starts = starts_of(kStarts);
+    const std::vector<Layout> starts = one_of_each_count(pool_.items(), kStarts);
     for (const Layout& start : starts) {
       const double trials = budget_.left() / (4 * kStarts * 30.0 * (2 + double(start.ends.size())));
       if (trials < 1) return;
@@ -232,14 +234,7 @@ class Searcher {
   void polish() {
     constexpr size_t kStarts = 4;
     constexpr double kAction = 20;  // operations to play one, about
-    std::vector<Layout> starts;
-    for (const Scored& scored : found_.layouts) {
-      const bool known = std::any_of(starts.begin(), starts.end(), [&](const Layout& start) {
-        return start.ends.size() == scored.layout.ends.size();
-      });
-      if (!known && starts.size() < kStarts) starts.push_back(scored.layout);
-    }
-    for (const Layout& start : starts) {
+    for (const Layout& start : one_of_each_count(found_.layouts, kStarts)) {
       const auto actions =
           7 * start.ends.size() * static_cast<size_t>(problem_.schedule.micro_batches);
       const double each = kAction * static_cast<double>(std::min(kPlayedActions, actions));
@@ -279,7 +274,7 @@ class Searcher {
   }
 
   void play() {
-    std::vector<Layout> played = starts_of(options_.keep);
+    std::vector<Layout> played = one_of_each_count(pool_.items(), options_.keep);
     for (size_t i = 0; i < std::min(options_.keep, pool_.items().size()); ++i) {
       played.push_back(pool_.items()[i].layout);
     }

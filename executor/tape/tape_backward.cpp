@@ -169,17 +169,11 @@ std::vector<at::Tensor> Tape::take_inputs(bool early) {
 }
 
 std::vector<at::Tensor> Tape::backward(std::vector<Seed> seeds) {
-  above_ = c10::impl::tls_local_dispatch_key_set();
-  const Below below;
-  seed(std::move(seeds));
-  for (auto record = records_.rbegin(); record != records_.rend(); ++record) {
-    play(*record);
-    *record = Record();
+  {
+    const Below below;
+    seed(std::move(seeds));
   }
-  records_.clear();
-  std::vector<at::Tensor> result = take_inputs(false);
-  gradients_.clear();
-  return result;
+  return backward_rest();  // nothing is early: the rest is all
 }
 
 std::vector<at::Tensor> Tape::backward_first(std::vector<Seed> seeds,

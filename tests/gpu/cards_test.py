@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
-from worker_cluster import WORKER, export_gpt, job, run_job, token_files  # noqa: E402
+from worker_cluster import WORKER, data, folder, job, model, run_job  # noqa: E402,F401
 
 
 def cards():
@@ -36,23 +36,6 @@ PLACES = {
     "three_on_two_cards": [0, 1, 0],
 }
 PRECISIONS = {"fp64": 1e-9, "fp16": 2e-3}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("cards")
-
-
-@pytest.fixture(scope="module")
-def model(folder):
-    path = folder / "gpt.pt2"
-    export_gpt(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def data(folder):
-    return token_files(folder)
 
 
 @pytest.fixture(scope="module")

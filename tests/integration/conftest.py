@@ -1,28 +1,11 @@
-"""Fixtures shared by the integration tests: one exported model and one token file a session."""
-import shutil
-
+"""Fixtures shared by the integration tests."""
 import pytest
 
 import harness
-
-
-@pytest.fixture(scope="session")
-def assets(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("assets")
-    harness.tiny_gpt(str(folder))
-    harness.tiny_tokens(str(folder))
-    return folder
+from fixtures import assets, folder  # noqa: F401  fixtures
 
 
 @pytest.fixture
-def folder(tmp_path, assets):
-    """A folder of this test with the model and the tokens in it."""
-    for name in assets.iterdir():
-        shutil.copy(name, tmp_path / name.name)
-    return str(tmp_path)
-
-
-@pytest.fixture
-def cluster(folder):
+def cluster(folder):  # noqa: F811
     with harness.Cluster(folder) as running:
         yield running

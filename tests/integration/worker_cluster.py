@@ -10,6 +10,7 @@ import threading
 import time
 
 import numpy
+import pytest
 
 SOURCE = os.environ.get("WEFT_SOURCE_DIR", os.path.join(os.path.dirname(__file__), "..", ".."))
 BIN = os.environ.get("WEFT_BIN_DIR", os.path.join(SOURCE, "build", "bin"))
@@ -193,3 +194,21 @@ def run_job(spec, stages, folder, model, **changes):
     finally:
         cluster.kill()
     return cluster
+
+
+# Fixtures: a module's folder with the tiny model and its tokens.
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("worker")
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    path = folder / "gpt.pt2"
+    export_gpt(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(folder):
+    return token_files(folder)

@@ -4,26 +4,10 @@ import signal
 
 import pytest
 
-from worker_cluster import WORKER, Cluster, Worker, export_gpt, job, run_job, token_files
+from worker_cluster import (WORKER, Cluster, Worker, data, export_gpt, folder, job, model,  # noqa: F401
+                            run_job)
 
 pytestmark = pytest.mark.skipif(not os.path.exists(WORKER), reason=f"{WORKER} is not built")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("worker")
-
-
-@pytest.fixture(scope="module")
-def model(folder):
-    path = folder / "gpt.pt2"
-    export_gpt(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def data(folder):
-    return token_files(folder)
 
 
 @pytest.fixture(scope="module")

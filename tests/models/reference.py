@@ -13,11 +13,7 @@ decay 0.01 on tensors of two or more dimensions).
 NAME.fp16.safetensors: 20 steps of SGD (lr 1e-2) with torch.autocast and torch.amp.GradScaler on the
 float32 model, SCALER's settings: `losses`, `scales` (of each step), `skipped` (0 or 1 of each)
 and `param.<name>` at the end. The first scale overflows, so steps are skipped.
-With --device cuda the same is computed on the card, into NAME.f64.cuda.safetensors and so on. Kernels
-there add in an order of their own, which training in half precision magnifies; by how much, PyTorch
-itself tells: NAME.fp16.cuda.safetensors also has what NUDGES runs differ by from the one recorded,
-their weights changed by a float32 rounding: `losses_noise` of each step, `param_noise` at the end, both
-relative to the largest magnitude of the tensor, the worst of the runs.
+With --device cuda the same is computed on the card, into NAME.f64.cuda.safetensors and so on.
 Usage: reference.py --dir DIR [--device cuda] [name ...]
 """
 import argparse
@@ -31,7 +27,7 @@ import transformers.modeling_outputs  # noqa: F401  registers the output classes
 from safetensors.torch import load_file, save_file
 from torch.export.passes import move_to_device_pass
 
-STEPS, MICRO_BATCHES, NUDGES = 20, 2, 3
+STEPS, MICRO_BATCHES = 20, 2
 SCALER = {"init_scale": 2.0 ** 20, "growth_interval": 4}
 NAMES = ["gpt2", "llama", "resnet18", "skips", "gpt2_eval"]
 
@@ -215,31 +211,11 @@ def save(folder, name, suffix, result):
 def run_fp16(folder, name, suffix, device):
     inputs = load_file(folder / f"{name}.inputs.safetensors")
     inputs = {k: v.to(device) for k, v in inputs.items()}
-    def trained(nudge):
-        program = Program(folder / f"{name}.pt2", torch.float32, device).forget_dtypes()
-        torch.manual_seed(nudge)
-        with torch.no_grad():
-            for parameter in {id(p): p for p in program.parameters().values()}.values():
-                if nudge:
-                    parameter.mul_(1 + 2.0 ** -23 * torch.randn_like(parameter))
-        return train_fp16(program, inputs, device)
-
-    result = trained(0)
-    if device != "cpu":
-        result |= noise_of(result, [trained(nudge) for nudge in range(1, NUDGES + 1)])
+    program = Program(folder / f"{name}.pt2", torch.float32, device).forget_dtypes()
+    result = train_fp16(program, inputs, device)
     save(folder, name, suffix, result)
     print(name, suffix, float(result["losses"][-1]), int(result["skipped"].sum()), "skipped",
           flush=True)
-
-
-def noise_of(run, others):
-    def gap(name, other):
-        return (other[name] - run[name]).abs().double() / run[name].abs().max().clamp_min(1e-300)
-
-    named = [name for name in run if name.startswith("param.")]
-    return {
-        "losses_noise": torch.stack([gap("losses", other) for other in others]).amax(0),
-        "param_noise": torch.stack([gap(n, o).max() for n in named for o in others]).max()}
 
 
 def real(tensor):

@@ -1,6 +1,5 @@
 """A broker and real daemons, each in a namespace of a network of the laboratory."""
 import contextlib
-import json
 import os
 import sys
 
@@ -10,8 +9,8 @@ import harness  # noqa: E402
 
 
 class Laboratory:
-    def __init__(self, network, folder, cluster, where):
-        self.network, self.folder, self.cluster, self.where = network, folder, cluster, where
+    def __init__(self, folder, cluster, where):
+        self.folder, self.cluster, self.where = folder, cluster, where
 
     def prefix(self, name):
         return ["ip", "netns", "exec", self.where[name][0]]
@@ -29,7 +28,7 @@ class Laboratory:
         path = harness.gpt_job(self.folder, name, **options)
         self.cluster.weft("job", "submit", path)
         job = self.cluster.wait_job(name, {"finished"}, timeout_s=300)
-        steps = json.loads(self.cluster.weft("-o", "json", "job", "metrics", name).stdout)["steps"]
+        steps = self.cluster.weft_json("job", "metrics", name)["steps"]
         return job, [step["seconds"] for step in steps[1:]]
 
 
@@ -49,7 +48,7 @@ def laboratory(network, folder, known=True, gflops=None):
         cluster = harness.Cluster(folder, host=address, broker_flags=flags, broker_prefix=prefix)
         cluster.cli_prefix = prefix
         with cluster:
-            yield Laboratory(network, folder, cluster, where)
+            yield Laboratory(folder, cluster, where)
 
 
 def unusable():

@@ -11,8 +11,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 sys.path.insert(0, os.path.join(HERE, "..", "integration"))
 
-import harness  # noqa: E402
 import network  # noqa: E402
+from fixtures import assets, folder  # noqa: E402,F401
 from laboratory import laboratory, unusable  # noqa: E402
 
 pytestmark = pytest.mark.skipif(unusable() is not None and
@@ -29,7 +29,7 @@ while True:
     if not block: break
     got += len(block)
     if not started and got > int(sys.argv[2]): started, first = time.monotonic(), got
-print(json.dumps((got - first) / (time.monotonic() - started)))
+print(json.dumps([got, (got - first) / (time.monotonic() - started)]))
 """
 SEND = """
 import json, socket, sys, time
@@ -39,21 +39,6 @@ start = time.monotonic(); peer.sendall(b"x"); peer.recv(1)
 print(json.dumps(time.monotonic() - start))
 peer.sendall(bytes(int(sys.argv[2])))
 """
-
-
-@pytest.fixture(scope="module")
-def assets(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("netlab")
-    harness.tiny_gpt(str(folder))
-    harness.tiny_tokens(str(folder))
-    return folder
-
-
-@pytest.fixture
-def folder(tmp_path, assets):
-    for name in assets.iterdir():
-        os.link(name, tmp_path / name.name)
-    return str(tmp_path)
 
 
 def measure(where, source, target, size):
@@ -66,7 +51,9 @@ def measure(where, source, target, size):
         assert receiver.stdout.readline() == "ready\n"
         with start(source, SEND, where[target][1], str(size)) as sender:
             trip = json.loads(sender.communicate(timeout=120)[0])
-        return trip, json.loads(receiver.communicate(timeout=120)[0])
+        got, rate = json.loads(receiver.communicate(timeout=120)[0])
+        assert got == size
+        return trip, rate
 
 
 # A segment of 1448 bytes takes 1514 on the wire.
@@ -107,7 +94,7 @@ def test_lost_packets_slow_a_flow_and_lose_nothing():
         assert rate * 8e-6 < 35
 
 
-def test_homes_train_to_the_bits_of_one_peer(folder):
+def test_homes_train_to_the_bits_of_one_peer(folder):  # noqa: F811
     with laboratory(network.four_homes(), folder) as lab:
         lab.join("fibre", "cable", "cable2", "dsl")
         precision = 'precision = "fp64"'
@@ -120,7 +107,7 @@ def test_homes_train_to_the_bits_of_one_peer(folder):
             lab.cluster.wait_idle(4)
 
 
-def test_a_broker_that_knows_the_lines_keeps_sites_together(folder):
+def test_a_broker_that_knows_the_lines_keeps_sites_together(folder):  # noqa: F811
     with laboratory(network.two_sites(), folder, gflops=20) as lab:
         lab.join("a0", "b0", "a1", "b1")
         job, _ = lab.train("sites", stages=4, steps=3)

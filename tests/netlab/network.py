@@ -53,27 +53,23 @@ class Network:
         return "\n".join(lines) + "\n"
 
 
-def symmetric(pairs):
-    return {**pairs, **{(b, a): way for (a, b), way in pairs.items()}}
-
-
 def full(names, way):
     return {(a, b): dict(way) for a in names for b in names if a != b}
 
 
-def chain_of_equal_links(count, mbit_s, delay_ms):
+def equal_links(count, mbit_s, delay_ms):
     names = [f"p{i}" for i in range(count)]
     return Network({name: {} for name in names}, full(names, {"mbit_s": mbit_s, "delay_ms": delay_ms}))
 
 
 def lan(count=4):
     """One local network."""
-    return chain_of_equal_links(count, 1000, 0.2)
+    return equal_links(count, 1000, 0.2)
 
 
 def nanogpt(count=8):
     """The public pipeline benchmark of this field: every link 200 Mbit/s and 50 ms."""
-    return chain_of_equal_links(count, 200, 50)
+    return equal_links(count, 200, 50)
 
 
 def two_sites(per_site=2, mbit_s=50, delay_ms=15):
@@ -98,16 +94,3 @@ def four_homes(*only):
     pairs = {(a, b): {"mbit_s": min(lines[a][0], lines[b][1]), "delay_ms": lines[a][2] + lines[b][2]}
              for a in lines for b in lines if a != b}
     return Network(ends, pairs)
-
-
-def aws(path, regions=None):
-    """Measured delay and bandwidth between AWS regions (../shared/data/aws_10_regions.csv)."""
-    pairs = {}
-    with open(path, encoding="utf-8") as file:
-        next(file)
-        for line in file:
-            a, b, delay, rate = line.strip().split(",")
-            if regions is None or {a, b} <= set(regions):
-                pairs[a, b] = {"mbit_s": 1e3 * float(rate), "delay_ms": float(delay)}
-    names = dict.fromkeys(name for pair in pairs for name in pair)
-    return Network({name: {} for name in names}, symmetric(pairs))

@@ -91,8 +91,7 @@ struct ScaledRun {
 };
 ScaledRun train_fp16(const Model& model, RunSpec spec);
 // Which steps are skipped and every scale exactly; losses and parameters up to a tolerance relative
-// to the largest, or to four times PyTorch's own noise up to that step where the reference holds it
-// (on a card). what: printed beside the largest difference.
+// to the largest. what: printed beside the largest difference.
 void expect_as_grad_scaler(const ScaledRun& found, const Tensors& truth, double tolerance,
                            const std::string& what);
 
