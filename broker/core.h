@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/log_limit.h"
 #include "broker/coordinator/coordinator.h"
-#include "broker/planner_inputs.h"
+#include "broker/coordinator/planner_inputs.h"
 #include "broker/probe.h"
 #include "broker/step_log.h"
 #include "broker/store/store.h"

@@ -10,18 +10,20 @@ ROOT = os.environ.get("WEFT_SOURCE_DIR", os.path.join(os.path.dirname(__file__),
 FOLDERS = ["base", "opdag", "net", "job", "executor", "broker", "daemon", "cli"]
 
 PLANNER = "broker/planner"
+COORDINATOR = "broker/coordinator"
 
 # Which folders a folder's files may include from. net/ knows nothing of jobs; executor/ is reached by
-# nobody: the daemon starts it as a program. broker/planner/ is a folder of its own here: pure, and what
-# `weft plan` runs on the user's machine.
+# nobody: the daemon starts it as a program. broker/planner/ and broker/coordinator/ are folders of their
+# own here: pure, and what `weft plan` runs on the user's machine.
 ALLOWED = {
     "base": {"base"},
     "opdag": {"base", "opdag"},
     "net": {"base", "opdag", "net"},
     "job": {"base", "opdag", "job"},
     "executor": {"base", "opdag", "net", "job", "executor"},
-    "broker": {"base", "opdag", "net", "job", "broker", PLANNER},
+    "broker": {"base", "opdag", "net", "job", "broker", PLANNER, COORDINATOR},
     PLANNER: {"base", "opdag", "job", PLANNER},
+    COORDINATOR: {"base", "opdag", "job", PLANNER, COORDINATOR},
     "daemon": {"base", "opdag", "net", "job", "daemon"},
     "cli": {"base", "opdag", "net", "job", "cli", PLANNER},
 }
@@ -46,7 +48,10 @@ def includes(name):
 
 
 def folder_of(name):
-    return PLANNER if name.startswith(PLANNER + "/") else name.split("/")[0]
+    for part in (PLANNER, COORDINATOR):
+        if name.startswith(part + "/"):
+            return part
+    return name.split("/")[0]
 
 
 def types_defined(name):

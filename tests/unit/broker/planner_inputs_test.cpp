@@ -1,5 +1,5 @@
 // What the operator knows of a network, joined with the peers that are there.
-#include "broker/planner_inputs.h"
+#include "broker/coordinator/planner_inputs.h"
 
 #include <gtest/gtest.h>
 

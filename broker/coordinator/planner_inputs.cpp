@@ -1,4 +1,4 @@
-#include "broker/planner_inputs.h"
+#include "broker/coordinator/planner_inputs.h"
 
 #include <map>
 #include <string>
