@@ -1,0 +1,34 @@
+// The whole network between some peers, from what was measured of it: every direction that is
+// measured or follows from structure, and the lines that flows of a site share. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "broker/links/structure.h"
+#include "broker/planner/network.h"
+
+namespace weft::broker {
+
+struct LinkEstimate {
+  std::string from, to;
+  double latency_ms = 0;                           // one way
+  double latency_low_ms = 0, latency_high_ms = 0;  // the truth is between, up to noise
+  double bandwidth_mbit_s = 0;                     // of one flow; 0: unknown
+  PathClass path = PathClass::kUnknown;
+  bool measured = false;  // itself; else inferred
+  int64_t time_ms = 0;    // of the measurement; inferred: 0
+};
+
+struct LinkView {
+  std::vector<LinkEstimate> links;  // directions nothing is known of are left out
+  std::vector<PlannerAccess> access;
+
+  std::vector<PlannerLink> planner_links() const;
+};
+
+// ids: the peers concerned. landmarks: peers that latencies are bounded by.
+LinkView infer_links(const Structure& structure, const std::vector<std::string>& ids,
+                     const std::vector<std::string>& landmarks, const LinkOptions& options);
+
+}  // namespace weft::broker

@@ -1,0 +1,197 @@
+#include "broker/links/link_book.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "broker/links/probe_plan.h"
+
+namespace weft::broker {
+namespace {
+
+constexpr size_t kMaxDepended = 4096;
+
+bool is_rate(double bytes_s) {
+  return std::isfinite(bytes_s) && bytes_s > 0 && bytes_s < 1e12;
+}
+
+}  // namespace
+
+void LinkBook::set_peers(const std::vector<LinkPeer>& peers) {
+  bool changed = peers.size() != peers_.size();
+  std::map<std::string, LinkPeer> fresh;
+  for (const LinkPeer& peer : peers) {
+    const auto known = peers_.find(peer.id);
+    changed = changed || known == peers_.end() || known->second.address != peer.address;
+    fresh.emplace(peer.id, peer);
+  }
+  if (!changed) {
+    for (auto& [id, peer] : fresh) peers_.at(id) = std::move(peer);  // the structure points to them
+    return;
+  }
+  structure_.reset();
+  peers_ = std::move(fresh);
+  const auto gone = [&](const std::string& id) { return !peers_.contains(id); };
+  const auto way_gone = [&](const LinkKey& way) { return gone(way.first) || gone(way.second); };
+  std::erase_if(records_, [&](const auto& e) { return way_gone(e.first); });
+  std::erase_if(trouble_, [&](const auto& e) { return way_gone(e.first); });
+  std::erase_if(lines_, [&](const auto& e) { return gone(e.first.peer); });
+  std::erase_if(line_trouble_, [&](const auto& e) { return gone(e.first.peer); });
+  std::erase_if(rest_until_ms_, [&](const auto& e) { return gone(e.first); });
+  std::erase_if(depended_, way_gone);
+  std::erase_if(landmarks_, gone);
+}
+
+void LinkBook::depend_on(const std::vector<LinkKey>& ways) {
+  if (depended_.size() + ways.size() > kMaxDepended) depended_.clear();
+  for (const LinkKey& way : ways) {
+    if (way.first != way.second) depended_.insert(way);
+  }
+}
+
+const Structure& LinkBook::structure() const {
+  if (!structure_) structure_.emplace(peers_, records_, lines_, options_);
+  return *structure_;
+}
+
+std::vector<ProbeTask> LinkBook::next(int64_t now_ms) {
+  if (now_ms < next_ms_) return {};
+  next_ms_ = now_ms + options_.every_ms;
+  for (auto it = running_.begin(); it != running_.end();) {
+    if (now_ms - it->second.since_ms < options_.task_ms) {
+      ++it;
+      continue;
+    }
+    ProbeResult silence;
+    silence.outcome = ProbeResult::Outcome::kUnreachable;
+    const Running lost = it->second;
+    it = running_.erase(it);
+    failed(lost.task, silence, now_ms);
+    rest(lost.task, lost.task.max_ms, now_ms);
+  }
+  forget_old(now_ms);
+  return ProbePlan(*this, now_ms).make();
+}
+
+void LinkBook::forget_old(int64_t now_ms) {
+  for (auto it = records_.begin(); it != records_.end();) {
+    LinkEntry& entry = it->second;
+    if (!entry.fit || now_ms - entry.fit->time_ms <= options_.max_age_ms) {
+      ++it;
+      continue;
+    }
+    it = records_.erase(it);
+    structure_.reset();
+  }
+}
+
+std::vector<LinkKey> LinkBook::add(const std::string& prober, const ProbeResult& result,
+                                   int64_t now_ms) {
+  const auto found = running_.find(result.task);
+  if (found == running_.end() || found->second.task.prober != prober) return {};
+  const Running run = std::move(found->second);
+  running_.erase(found);
+  rest(run.task, now_ms - run.since_ms, now_ms);
+  if (result.outcome == ProbeResult::Outcome::kMeasured) {
+    auto changed = measured(run.task, result, now_ms);
+    if (!changed.empty()) return changed;
+  }
+  failed(run.task, result, now_ms);
+  return {};
+}
+
+// After a probe the lines that work shares rest. The time is the book's own: who is probed cannot
+// shorten it.
+void LinkBook::rest(const ProbeTask& task, int64_t took_ms, int64_t now_ms) {
+  const double factor = 1 / std::max(options_.busy_share, 1e-6) - 1;
+  const auto until =
+      now_ms +
+      static_cast<int64_t>(std::ceil(static_cast<double>(std::max<int64_t>(took_ms, 1)) * factor));
+  rest_until_ms_[task.prober] = until;
+  for (const std::string& target : task.targets) rest_until_ms_[target] = until;
+}
+
+std::vector<LinkKey> LinkBook::measured(const ProbeTask& task, const ProbeResult& result,
+                                        int64_t now_ms) {
+  std::vector<LinkKey> changed;
+  double alone = 0, together = 0;
+  size_t rates = 0;
+  for (const ProbedLink& link : result.links) {
+    if (std::find(task.targets.begin(), task.targets.end(), link.target) == task.targets.end()) {
+      return {};  // nobody asked for that
+    }
+    const LinkKey way =
+        task.receive ? LinkKey(link.target, task.prober) : LinkKey(task.prober, link.target);
+    const bool tested = is_rate(link.alone_bytes_s) && is_rate(link.together_bytes_s);
+    LinkEntry& entry = records_[way];
+    if (entry.record.add(link, now_ms)) {
+      entry.fit = entry.record.fit();
+      trouble_.erase(way);
+      changed.push_back(way);
+    }
+    if (tested) {
+      ++rates;
+      alone += link.alone_bytes_s;
+      together += link.together_bytes_s;
+    }
+  }
+  if (task.targets.size() == 2 && rates == 2 && result.links.size() == 2) {
+    const LineKey line{task.prober, task.receive};
+    lines_[line] = {now_ms, together / alone, together};
+    line_trouble_.erase(line);
+  }
+  std::erase_if(records_, [](const auto& e) { return e.second.record.empty(); });
+  structure_.reset();
+  return changed;
+}
+
+void LinkBook::failed(const ProbeTask& task, const ProbeResult& result, int64_t now_ms) {
+  const bool busy = result.outcome == ProbeResult::Outcome::kBusy;
+  const auto note = [&](Trouble& trouble) {
+    if (!busy) ++trouble.failures;
+    const int64_t wait = busy
+                             ? options_.busy_retry_ms
+                             : options_.retry_ms << std::min(std::max(trouble.failures - 1, 0), 10);
+    trouble.until_ms = now_ms + std::min(wait, options_.refresh_ms);
+  };
+  if (task.targets.size() == 2) {
+    note(line_trouble_[{task.prober, task.receive}]);
+    return;
+  }
+  const std::string& target = task.targets.front();
+  note(trouble_[task.receive ? LinkKey(target, task.prober) : LinkKey(task.prober, target)]);
+}
+
+bool LinkBook::add_traffic(const LinkKey& way, double bytes, double seconds, int64_t now_ms) {
+  const auto found = records_.find(way);
+  if (found == records_.end() || !found->second.record.add_traffic(bytes, seconds, now_ms)) {
+    return false;
+  }
+  found->second.fit = found->second.record.fit();
+  structure_.reset();
+  return true;
+}
+
+LinkView LinkBook::view(const std::vector<std::string>& ids) const {
+  return infer_links(structure(), ids, landmarks_, options_);
+}
+
+const LinkEntry* LinkBook::find(const LinkKey& way) const {
+  const auto found = records_.find(way);
+  return found == records_.end() ? nullptr : &found->second;
+}
+
+nlohmann::json LinkBook::row(const LinkKey& way) const {
+  const LinkEntry* entry = find(way);
+  return entry == nullptr ? nlohmann::json() : entry->record.to_json();
+}
+
+void LinkBook::restore(const LinkKey& way, const nlohmann::json& row) {
+  auto record = LinkRecord::from_json(row);
+  if (!record.ok() || record->empty()) return;  // it is measured again
+  LinkEntry& entry = records_[way];
+  entry.record = std::move(*record);
+  entry.fit = entry.record.fit();
+  structure_.reset();
+}
+
+}  // namespace weft::broker

@@ -1,0 +1,82 @@
+// LinkBook: what the broker knows of the links between its peers, and what it wants measured next.
+//
+// It keeps what was measured of each direction (link_fit.h), asks for probes so that n peers cost
+// O(n) of them (probe_plan.h), and infers the rest from structure (infer.h). Pure: no clock,
+// socket, thread or chance; the same calls give the same answers. Results come from strangers:
+// one counts only as the answer of the peer that was asked, within bounds.
+//
+// Peers that run a stage are never probed. A line that such a peer shares (its address or site) is
+// free for probes `busy_share` of the time: after one that took t, none for t (1 / share - 1).
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "broker/links/infer.h"
+#include "broker/links/link_types.h"
+#include "broker/links/structure.h"
+
+namespace weft::broker {
+
+class LinkBook {
+ public:
+  explicit LinkBook(LinkOptions options = {}) : options_(options) {}
+
+  // All peers of the cluster; what is known of others is forgotten.
+  void set_peers(const std::vector<LinkPeer>& peers);
+  // Directions that a plan uses: they are measured themselves, before others.
+  void depend_on(const std::vector<LinkKey>& ways);
+  // What to measure now; call it about every second. Tasks count as running until their result
+  // comes or options.task_ms have passed.
+  std::vector<ProbeTask> next(int64_t now_ms);
+  // The directions of which more is known now, to be stored; none: the result is not believed, or
+  // says that there was none.
+  std::vector<LinkKey> add(const std::string& prober, const ProbeResult& result, int64_t now_ms);
+  // A message of real work from one peer to another took so long.
+  bool add_traffic(const LinkKey& way, double bytes, double seconds, int64_t now_ms);
+
+  LinkView view(const std::vector<std::string>& ids) const;
+  const LinkEntry* find(const LinkKey& way) const;
+  uint64_t probes() const { return next_id_ - 1; }  // asked for so far
+  const LinkOptions& options() const { return options_; }
+
+  // What must survive a restart: one row a direction (line tests are made anew).
+  nlohmann::json row(const LinkKey& way) const;
+  void restore(const LinkKey& way, const nlohmann::json& row);
+
+ private:
+  friend class ProbePlan;
+  struct Running {
+    ProbeTask task;
+    int64_t since_ms = 0;
+  };
+  // Why a direction is not tried now.
+  struct Trouble {
+    int failures = 0;
+    int64_t until_ms = 0;
+  };
+  std::vector<LinkKey> measured(const ProbeTask& task, const ProbeResult& result, int64_t now_ms);
+  void failed(const ProbeTask& task, const ProbeResult& result, int64_t now_ms);
+  void rest(const ProbeTask& task, int64_t took_ms, int64_t now_ms);
+  void forget_old(int64_t now_ms);
+  const Structure& structure() const;
+
+  LinkOptions options_;
+  std::map<std::string, LinkPeer> peers_;
+  std::map<LinkKey, LinkEntry> records_;
+  std::map<LineKey, LineTest> lines_;
+  std::map<LinkKey, Trouble> trouble_;
+  std::map<LineKey, Trouble> line_trouble_;
+  std::set<LinkKey> depended_;
+  std::vector<std::string> landmarks_;
+  std::map<uint64_t, Running> running_;
+  std::map<std::string, int64_t> rest_until_ms_;  // of a peer's line, while work shares it
+  uint64_t next_id_ = 1;
+  int64_t next_ms_ = 0;
+  mutable std::optional<Structure> structure_;  // of the records as they are
+};
+
+}  // namespace weft::broker

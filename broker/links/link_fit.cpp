@@ -1,0 +1,141 @@
+#include "broker/links/link_fit.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace weft::broker {
+namespace {
+
+// Beyond these a number says more about who sent it than about a link.
+constexpr double kMaxTripS = 20, kMinRate = 100, kMaxRate = 1e12, kMaxSampleBytes = 1e12;
+constexpr double kHalfLifeMs = 30 * 60000;
+// How exact a sample is: a share of its time, and what a scheduler adds.
+constexpr double kRelativeError = 0.05, kJitterS = 0.0005;
+constexpr double kHuber = 1.345;  // 95 % efficient where errors are normal
+constexpr int kRounds = 8;
+
+bool credible(double bytes, double seconds) {
+  if (!std::isfinite(bytes) || !std::isfinite(seconds) || bytes <= 0 || seconds <= 0) return false;
+  return bytes <= kMaxSampleBytes && bytes / seconds >= kMinRate && bytes / seconds <= kMaxRate;
+}
+
+struct Weighted {
+  double value = 0, weight = 0;
+};
+
+double weighted_median(std::vector<Weighted> items) {
+  std::sort(items.begin(), items.end(),
+            [](const Weighted& a, const Weighted& b) { return a.value < b.value; });
+  double total = 0, sum = 0;
+  for (const Weighted& item : items) total += item.weight;
+  for (const Weighted& item : items) {
+    sum += item.weight;
+    if (2 * sum >= total) return item.value;
+  }
+  return items.back().value;
+}
+
+}  // namespace
+
+bool LinkRecord::add(const ProbedLink& probe, int64_t now_ms) {
+  bool any = false;
+  if (std::isfinite(probe.round_trip_s) && probe.round_trip_s > 0 &&
+      probe.round_trip_s <= kMaxTripS) {
+    trips_.push_back({now_ms, probe.round_trip_s});
+    if (trips_.size() > kMaxTrips) trips_.erase(trips_.begin());
+    any = true;
+  }
+  size_t taken = 0;
+  for (const ProbeTrain& train : probe.trains) {
+    if (taken == kMaxSamples / 2) break;  // one probe never outvotes the others
+    if (!credible(train.bytes, train.seconds)) continue;
+    add_sample({now_ms, train.bytes, train.seconds});
+    ++taken;
+    any = true;
+  }
+  if (any) probed_ms_ = now_ms;
+  return any;
+}
+
+bool LinkRecord::add_traffic(double bytes, double seconds, int64_t now_ms) {
+  const auto latency = latency_s();
+  if (!latency || !credible(bytes, seconds - *latency)) return false;
+  add_sample({now_ms, bytes, seconds - *latency});
+  return true;
+}
+
+void LinkRecord::add_sample(Sample sample) {
+  samples_.push_back(sample);
+  if (samples_.size() > kMaxSamples) samples_.erase(samples_.begin());
+}
+
+void LinkRecord::forget_before(int64_t time_ms) {
+  std::erase_if(trips_, [&](const Trip& trip) { return trip.time_ms < time_ms; });
+  std::erase_if(samples_, [&](const Sample& sample) { return sample.time_ms < time_ms; });
+}
+
+std::optional<double> LinkRecord::latency_s() const {
+  if (trips_.empty()) return std::nullopt;
+  const auto shortest =
+      std::min_element(trips_.begin(), trips_.end(),
+                       [](const Trip& a, const Trip& b) { return a.seconds < b.seconds; });
+  return shortest->seconds / 2;
+}
+
+std::optional<LinkFit> LinkRecord::fit() const {
+  const auto latency = latency_s();
+  if (!latency) return std::nullopt;
+  LinkFit result{*latency, 0, trips_.back().time_ms};
+  if (samples_.empty()) return result;
+  result.time_ms = std::max(result.time_ms, samples_.back().time_ms);
+  std::vector<Weighted> slopes;
+  std::vector<double> age, spread;
+  for (const Sample& sample : samples_) {
+    const auto older = static_cast<double>(result.time_ms - sample.time_ms);
+    age.push_back(std::exp2(-older / kHalfLifeMs));
+    spread.push_back(kJitterS + kRelativeError * sample.seconds);
+    const double exact = sample.seconds / spread.back();
+    slopes.push_back({sample.seconds / sample.bytes, age.back() * exact * exact});
+  }
+  double slope = weighted_median(slopes);
+  for (int round = 0; round < kRounds; ++round) {
+    double top = 0, bottom = 0;
+    for (size_t i = 0; i < samples_.size(); ++i) {
+      const double off = std::abs(samples_[i].seconds - slope * samples_[i].bytes) / spread[i];
+      const double weight = age[i] * std::min(1.0, kHuber / std::max(off, 1e-9));
+      const double x = samples_[i].bytes / spread[i], y = samples_[i].seconds / spread[i];
+      top += weight * x * y;
+      bottom += weight * x * x;
+    }
+    slope = top / bottom;
+  }
+  result.seconds_per_byte = slope;
+  return result;
+}
+
+nlohmann::json LinkRecord::to_json() const {
+  nlohmann::json trips = nlohmann::json::array(), samples = nlohmann::json::array();
+  for (const Trip& trip : trips_) trips.push_back({trip.time_ms, trip.seconds});
+  for (const Sample& s : samples_) samples.push_back({s.time_ms, s.bytes, s.seconds});
+  return {{"trips", std::move(trips)}, {"samples", std::move(samples)}, {"probed_ms", probed_ms_}};
+}
+
+Result<LinkRecord> LinkRecord::from_json(const nlohmann::json& json) {
+  LinkRecord record;
+  try {
+    record.probed_ms_ = json.at("probed_ms").get<int64_t>();
+    for (const auto& trip : json.at("trips")) {
+      record.trips_.push_back({trip.at(0).get<int64_t>(), trip.at(1).get<double>()});
+    }
+    for (const auto& s : json.at("samples")) {
+      record.samples_.push_back(
+          {s.at(0).get<int64_t>(), s.at(1).get<double>(), s.at(2).get<double>()});
+    }
+  } catch (const nlohmann::json::exception& error) {
+    return make_error(Code::kCorrupt, std::string("not a record of a link: ") + error.what(),
+                      "it will be measured again");
+  }
+  return record;
+}
+
+}  // namespace weft::broker

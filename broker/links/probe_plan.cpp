@@ -1,0 +1,262 @@
+#include "broker/links/probe_plan.h"
+
+#include <algorithm>
+
+namespace weft::broker {
+namespace {
+
+// Latencies of one local network to a landmark differ by less than it is wide, and by noise.
+constexpr double kNoiseS = 0.0005, kNoiseShare = 0.01;
+// Flows of very different rates do not tell whether they share a line.
+constexpr double kLeastRatio = 0.4;
+
+}  // namespace
+
+ProbePlan::ProbePlan(LinkBook& book, int64_t now_ms)
+    : book_(book), options_(book.options_), now_ms_(now_ms), s_(book.structure()) {
+  for (const auto& [id, run] : book_.running_) {
+    if (const auto prober = s_.find(run.task.prober)) occupy(*prober);
+    for (const std::string& target : run.task.targets) {
+      if (const auto found = s_.find(target)) occupy(*found);
+    }
+  }
+}
+
+std::vector<ProbeTask> ProbePlan::make() {
+  if (s_.size() < 2) return {};
+  depended();
+  choose_landmarks();
+  landmarks();
+  neighbours();
+  inside_sites();
+  lines();
+  refresh();
+  return std::move(tasks_);
+}
+
+void ProbePlan::occupy(size_t peer) {
+  taken_sites_.insert(s_.site_of(peer));
+}
+
+bool ProbePlan::free(size_t peer) const {
+  return s_.peer(peer).idle && !taken_sites_.contains(s_.site_of(peer));
+}
+
+bool ProbePlan::site_works(size_t site) const {
+  return std::any_of(s_.members(site).begin(), s_.members(site).end(),
+                     [&](size_t member) { return s_.peer(member).busy; });
+}
+
+int64_t ProbePlan::rested_ms(size_t site) const {
+  int64_t until = 0;
+  for (const size_t member : s_.members(site)) {
+    const auto found = book_.rest_until_ms_.find(s_.peer(member).id);
+    if (found != book_.rest_until_ms_.end()) until = std::max(until, found->second);
+  }
+  return until;
+}
+
+bool ProbePlan::start(std::vector<size_t> peers, ProbeTask task) {
+  if (full()) return false;
+  task.max_bytes = options_.max_bytes;
+  task.max_ms = options_.max_ms;
+  for (const size_t peer : peers) {
+    if (!free(peer)) return false;
+    if (!site_works(s_.site_of(peer))) continue;
+    if (now_ms_ < rested_ms(s_.site_of(peer))) return false;
+    task.max_bytes = options_.busy_max_bytes;
+    task.max_ms = options_.busy_max_ms;
+  }
+  for (const size_t peer : peers) occupy(peer);
+  task.id = book_.next_id_++;
+  book_.running_.emplace(task.id, LinkBook::Running{task, now_ms_});
+  tasks_.push_back(std::move(task));
+  return true;
+}
+
+bool ProbePlan::stale(size_t from, size_t to) const {
+  const LinkEntry* entry = book_.find({s_.peer(from).id, s_.peer(to).id});
+  return entry == nullptr || now_ms_ - entry->record.probed_ms() >= options_.refresh_ms;
+}
+
+void ProbePlan::want_direction(size_t from, size_t to) {
+  const LinkPeer &sender = s_.peer(from), &receiver = s_.peer(to);
+  const auto found = book_.trouble_.find({sender.id, receiver.id});
+  int failures = 0;
+  if (found != book_.trouble_.end()) {
+    if (now_ms_ < found->second.until_ms) return;
+    failures = found->second.failures;
+  }
+  // Behind an address translator a peer can dial but not be dialled: then the other end asks.
+  const bool turn = sender.dialable && (!receiver.dialable || failures % 2 == 1);
+  if (!turn && !receiver.dialable) return;
+  ProbeTask task;
+  task.prober = turn ? receiver.id : sender.id;
+  task.targets = {turn ? sender.id : receiver.id};
+  task.receive = turn;
+  start({from, to}, std::move(task));
+}
+
+void ProbePlan::want(size_t a, size_t b) {
+  for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
+    if (s_.way(from, to) == nullptr) want_direction(from, to);
+  }
+}
+
+void ProbePlan::depended() {
+  for (const LinkKey& way : book_.depended_) {
+    const auto from = s_.find(way.first), to = s_.find(way.second);
+    if (!from || !to || !free(*from) || !free(*to)) continue;
+    const Structure::Way* known = s_.way(*from, *to);
+    if (known == nullptr || stale(*from, *to)) want_direction(*from, *to);
+  }
+}
+
+// The first is the first there is; then, by turns, the one with the best rates so far (a slow
+// landmark hides what others can) and the one farthest from all landmarks (it bounds latencies).
+// A landmark stays one while it is there.
+void ProbePlan::choose_landmarks() {
+  std::vector<std::string>& chosen = book_.landmarks_;
+  while (chosen.size() < std::min(options_.landmarks, s_.size())) {
+    std::optional<size_t> best;
+    double best_score = -1;
+    size_t unknown = 0;
+    for (size_t i = 0; i < s_.size(); ++i) {
+      const LinkPeer& peer = s_.peer(i);
+      if (!peer.idle || std::find(chosen.begin(), chosen.end(), peer.id) != chosen.end()) continue;
+      double score = 0;
+      if (!chosen.empty()) {
+        double near = 1e9;
+        for (const std::string& id : chosen) {
+          const auto mark = s_.find(id);
+          const auto latency = mark ? s_.site_latency_s(s_.site_of(i), *mark) : std::nullopt;
+          if (latency) near = std::min(near, *latency);
+        }
+        if (near >= 1e9) {
+          ++unknown;
+          continue;
+        }
+        score = chosen.size() % 2 == 1 ? std::min(s_.up(i), s_.down(i)) + near * 1e-6 : near;
+      }
+      if (score > best_score) best = i, best_score = score;
+    }
+    // Not before most have been measured against those there are.
+    if (!best || unknown * 4 > s_.size()) break;
+    chosen.push_back(s_.peer(*best).id);
+  }
+  for (const std::string& id : chosen) {
+    if (const auto mark = s_.find(id)) landmarks_.push_back(*mark);
+  }
+}
+
+void ProbePlan::landmarks() {
+  for (const size_t mark : landmarks_) {
+    for (size_t i = 0; i < s_.size() && free(mark); ++i) {
+      if (i != mark && free(i)) want(i, mark);
+    }
+  }
+}
+
+// Sites, most of them single peers at first, that may be one: their latencies to the landmarks
+// are alike. Sorted by the first landmark, so that only those near in that order are compared.
+void ProbePlan::neighbours() {
+  if (landmarks_.empty()) return;
+  for (size_t site = 0; site < s_.sites(); ++site) try_beside(site);
+}
+
+void ProbePlan::try_beside(size_t site) {
+  const auto own = s_.site_latency_s(site, landmarks_.front());
+  const size_t speaker = s_.members(site).front();
+  if (!own || !free(speaker)) return;
+  size_t tried = 0;
+  for (const auto& [other, way] : s_.ways_from(speaker)) {
+    const bool mark = std::find(landmarks_.begin(), landmarks_.end(), other) != landmarks_.end();
+    if (!mark && s_.site_of(other) != site) ++tried;
+  }
+  std::vector<std::pair<double, size_t>> beside;
+  const double width = options_.lan_latency_s + kNoiseS + kNoiseShare * *own;
+  for (size_t other = 0; other < s_.sites() && tried < options_.neighbours; ++other) {
+    if (other == site) continue;
+    const auto theirs = s_.site_latency_s(other, landmarks_.front());
+    if (!theirs || *theirs > *own + width || *theirs < *own - width) continue;
+    if (s_.between(site, other) != nullptr || s_.between(other, site) != nullptr) continue;
+    const Structure::Bounds bounds = s_.bounds(site, other, landmarks_);
+    if (bounds.low_s <= width) beside.emplace_back(bounds.low_s, other);
+  }
+  std::sort(beside.begin(), beside.end());
+  for (const auto& [low, other] : beside) {
+    if (tried++ >= options_.neighbours || !free(speaker)) return;
+    want(speaker, s_.members(other).front());
+  }
+}
+
+// What a peer can inside its site: against the first of them, that one against the second.
+void ProbePlan::inside_sites() {
+  for (size_t site = 0; site < s_.sites(); ++site) {
+    const auto& members = s_.members(site);
+    for (size_t i = 1; i < members.size(); ++i) {
+      if (!s_.local_measured(members[i])) want(members[i], members.front());
+    }
+  }
+}
+
+void ProbePlan::lines() {
+  for (size_t i = 0; i < s_.size(); ++i) {
+    if (!free(i)) continue;
+    line_test(i, false);
+    line_test(i, true);
+  }
+}
+
+void ProbePlan::line_test(size_t peer, bool down) {
+  const LineKey key{s_.peer(peer).id, down};
+  if (const auto known = book_.lines_.find(key);
+      known != book_.lines_.end() && now_ms_ - known->second.time_ms < options_.refresh_ms) {
+    return;
+  }
+  if (const auto trouble = book_.line_trouble_.find(key);
+      trouble != book_.line_trouble_.end() && now_ms_ < trouble->second.until_ms) {
+    return;
+  }
+  // The two best, of two sites if there are: else they might share a line of their own.
+  std::vector<std::pair<double, size_t>> others;
+  for (const size_t mark : landmarks_) {
+    const Structure::Way* way = down ? s_.way(mark, peer) : s_.way(peer, mark);
+    if (way == nullptr || way->bytes_s <= 0 || !s_.peer(mark).dialable) continue;
+    if (s_.site_of(mark) == s_.site_of(peer)) continue;
+    others.emplace_back(-way->bytes_s, mark);
+  }
+  std::sort(others.begin(), others.end());
+  const auto usable = [&](size_t k, bool apart) {
+    const auto& [best, first] = others.front();
+    const auto& [rate, second] = others[k];  // both negative
+    return rate <= kLeastRatio * best && (s_.site_of(first) != s_.site_of(second)) == apart;
+  };
+  for (const bool apart : {true, false}) {  // among two sites there is no better pair
+    for (size_t k = 1; k < others.size(); ++k) {
+      if (!usable(k, apart)) continue;
+      const size_t first = others.front().second, second = others[k].second;
+      ProbeTask task;
+      task.prober = key.peer;
+      task.targets = {s_.peer(first).id, s_.peer(second).id};
+      task.receive = down;
+      start({peer, first, second}, std::move(task));
+      return;
+    }
+  }
+}
+
+// What structure rests on is kept fresh; other pairs grow old and are forgotten.
+void ProbePlan::refresh() {
+  for (size_t a = 0; a < s_.size() && !full(); ++a) {
+    if (!free(a)) continue;
+    for (const auto& [b, way] : s_.ways_from(a)) {
+      const bool mark = std::find(landmarks_.begin(), landmarks_.end(), b) != landmarks_.end() ||
+                        std::find(landmarks_.begin(), landmarks_.end(), a) != landmarks_.end();
+      if (!mark && s_.site_of(a) != s_.site_of(b)) continue;
+      if (free(a) && free(b) && stale(a, b)) want_direction(a, b);
+    }
+  }
+}
+
+}  // namespace weft::broker

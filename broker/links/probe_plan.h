@@ -1,0 +1,54 @@
+// ProbePlan: which probes of a book come next. In order: directions that a plan depends on; every
+// peer against the landmarks, one after the other; pairs that may stand on one local network by
+// what their landmarks say; two flows of a peer at once; what has become old.
+//
+// For n peers that are about n (landmarks + neighbours) pairs and 2 n line tests, whatever n. A
+// peer takes part in one probe at a time, and so does a site, whose line is one.
+#pragma once
+
+#include <set>
+#include <vector>
+
+#include "broker/links/link_book.h"
+
+namespace weft::broker {
+
+class ProbePlan {
+ public:
+  ProbePlan(LinkBook& book, int64_t now_ms);
+  // Puts them among the book's running tasks, too.
+  std::vector<ProbeTask> make();
+
+ private:
+  void choose_landmarks();
+  void depended();
+  void landmarks();
+  void neighbours();
+  void try_beside(size_t site);
+  void inside_sites();
+  void lines();
+  void refresh();
+
+  // Both directions of a pair, unless they are known.
+  void want(size_t a, size_t b);
+  void want_direction(size_t from, size_t to);
+  bool stale(size_t from, size_t to) const;
+  void line_test(size_t peer, bool down);
+  // False: somebody is not free.
+  bool start(std::vector<size_t> peers, ProbeTask task);
+  bool free(size_t peer) const;
+  void occupy(size_t peer);
+  bool full() const { return book_.running_.size() >= book_.options_.max_running; }
+  bool site_works(size_t site) const;
+  int64_t rested_ms(size_t site) const;
+
+  LinkBook& book_;
+  const LinkOptions& options_;
+  int64_t now_ms_;
+  const Structure& s_;
+  std::vector<size_t> landmarks_;
+  std::set<size_t> taken_sites_;
+  std::vector<ProbeTask> tasks_;
+};
+
+}  // namespace weft::broker

@@ -1,0 +1,198 @@
+// What is inferred of random networks, against the truth.
+#include "broker/links/infer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "synthetic_network.h"
+
+namespace weft::broker {
+namespace {
+
+std::vector<std::string> ids_of(SyntheticNetwork& network) {
+  std::vector<std::string> ids;
+  for (const LinkPeer& peer : network.peers()) ids.push_back(peer.id);
+  return ids;
+}
+
+// Homes and labs that only their access lines limit.
+SyntheticNetwork homes(uint64_t seed, size_t sites, size_t most_hosts) {
+  SyntheticNetwork network(seed);
+  Rng rng(seed * 77 + 5);
+  for (size_t i = 0; i < sites; ++i) {
+    SyntheticSite site;
+    site.x_ms = 60 * rng.uniform();
+    site.y_ms = 30 * rng.uniform();
+    site.height_ms = 1 + 12 * rng.uniform();
+    site.up_mbit_s = std::exp(std::log(8.0) + rng.uniform() * std::log(1000 / 8.0));
+    site.down_mbit_s = site.up_mbit_s * (1 + 9 * rng.uniform());
+    site.lan_mbit_s = site.down_mbit_s * (2 + 8 * rng.uniform());
+    network.add_site(site, 1 + rng.below(most_hosts), rng.below(2) == 0);
+  }
+  return network;
+}
+
+struct Deviation {
+  std::vector<double> rate, latency;  // inferred / true
+  size_t outside = 0, missing = 0;
+};
+
+Deviation compare(SyntheticNetwork& network, const LinkView& view) {
+  Deviation result;
+  for (const LinkEstimate& link : view.links) {
+    const double truth = network.latency_ms(link.from, link.to);
+    if (link.bandwidth_mbit_s > 0) {
+      result.rate.push_back(link.bandwidth_mbit_s / network.mbit_s(link.from, link.to));
+    } else {
+      ++result.missing;
+    }
+    result.latency.push_back(link.latency_ms / truth);
+    const double noise = 0.07 * truth + 0.1;
+    if (truth < link.latency_low_ms - noise || truth > link.latency_high_ms + noise) {
+      ++result.outside;
+    }
+  }
+  std::sort(result.rate.begin(), result.rate.end());
+  std::sort(result.latency.begin(), result.latency.end());
+  return result;
+}
+
+TEST(InferLinks, HomesAreInferredWithinBounds) {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    SyntheticNetwork network = homes(seed, 24, 3);
+    LinkBook book;
+    int64_t now = 1000;
+    network.measure(book, now);
+    const LinkView view = book.view(ids_of(network));
+    const size_t n = network.peers().size();
+    ASSERT_EQ(view.links.size(), n * (n - 1)) << "no holes, seed " << seed;
+    const Deviation off = compare(network, view);
+    EXPECT_EQ(off.missing, 0u);
+    EXPECT_EQ(off.outside, 0u) << "latency bounds, seed " << seed;
+    // Never more than the lines carry; and where the landmarks are fast enough, as much.
+    EXPECT_LT(off.rate.back(), 1.1) << seed;
+    EXPECT_GT(off.rate[off.rate.size() / 10], 0.75) << seed;
+    EXPECT_NEAR(off.rate[off.rate.size() / 2], 1, 0.1) << seed;
+    // The middle of its bounds: half of all within a factor of 1.5, nearly all within a factor
+    // of 2.3.
+    EXPECT_GT(off.latency[off.latency.size() / 20], 0.5) << seed;
+    EXPECT_GT(off.latency[off.latency.size() / 4], 0.7) << seed;
+    EXPECT_LT(off.latency[off.latency.size() * 3 / 4], 1.5) << seed;
+    EXPECT_LT(off.latency[off.latency.size() * 19 / 20], 2.3) << seed;
+  }
+}
+
+TEST(InferLinks, SitesAreFoundAndTheirLinesToldFromPairs) {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    SyntheticNetwork network = homes(seed, 10, 4);
+    LinkBook book;
+    int64_t now = 1000;
+    network.measure(book, now);
+    const LinkView view = book.view(ids_of(network));
+    for (const LinkEstimate& link : view.links) {
+      const bool together = network.site_of(link.from) == network.site_of(link.to);
+      EXPECT_EQ(link.path == PathClass::kLan, together) << link.from << " " << link.to;
+    }
+    std::set<size_t> seen;
+    for (const PlannerAccess& access : view.access) {
+      const size_t site = network.site_of(access.peers.front());
+      EXPECT_TRUE(seen.insert(site).second) << "one line a site";
+      for (const std::string& peer : access.peers) EXPECT_EQ(network.site_of(peer), site);
+      if (access.up_mbit_s > 0) {
+        EXPECT_NEAR(access.up_mbit_s / network.site(site).up_mbit_s, 1, 0.12);
+      }
+      if (access.down_mbit_s > 0) {
+        // Seen only where others can fill it.
+        EXPECT_LT(access.down_mbit_s / network.site(site).down_mbit_s, 1.12);
+      }
+    }
+    EXPECT_GE(seen.size(), 7u) << "uplinks are slow: nearly all are seen to be shared";
+  }
+}
+
+// No lines: every pair of hosts in different sites has the rate of that pair of sites.
+TEST(InferLinks, RatesOfPairsAreNoAccessLines) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    SyntheticNetwork network(seed);
+    Rng rng(seed);
+    for (size_t i = 0; i < 4; ++i) {
+      network.add_site({.x_ms = 40 * rng.uniform(), .y_ms = 40 * rng.uniform(), .height_ms = 2}, 4);
+    }
+    const double wan = 20 + 100 * rng.uniform();
+    for (size_t a = 0; a < 4; ++a) {
+      for (size_t b = 0; b < 4; ++b) {
+        if (a != b) network.set_pair(a, b, wan * (0.8 + 0.4 * rng.uniform()));
+      }
+    }
+    LinkBook book;
+    int64_t now = 1000;
+    network.measure(book, now);
+    const LinkView view = book.view(ids_of(network));
+    EXPECT_TRUE(view.access.empty()) << seed;
+    const Deviation off = compare(network, view);
+    EXPECT_LT(off.rate.back(), 1.65) << "pairs of sites differ by half, seed " << seed;
+    EXPECT_GT(off.rate.front(), 0.6) << seed;
+  }
+}
+
+TEST(InferLinks, ProbesGrowWithPeersNotWithPairs) {
+  for (const size_t sites : {10u, 40u, 160u}) {
+    SyntheticNetwork network = homes(3, sites, 3);
+    LinkBook book;
+    int64_t now = 1000;
+    const size_t probes = network.measure(book, now);
+    const size_t n = network.peers().size();
+    // Landmarks and neighbours both ways, two tests of a line; joining sites.
+    EXPECT_LE(probes, n * (2 * (4 + 2) + 2)) << n;
+    EXPECT_EQ(probes, book.probes());
+  }
+}
+
+TEST(InferLinks, TheSameSeedGivesTheSameNetwork) {
+  std::vector<std::string> texts;
+  for (int run = 0; run < 2; ++run) {
+    SyntheticNetwork network = homes(9, 12, 3);
+    LinkBook book;
+    int64_t now = 1000;
+    network.measure(book, now);
+    std::string text;
+    for (const LinkEstimate& link : book.view(ids_of(network)).links) {
+      text += link.from + link.to + std::to_string(link.latency_ms) + " " +
+              std::to_string(link.bandwidth_mbit_s) + "\n";
+    }
+    texts.push_back(text);
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+}
+
+TEST(InferLinks, WhatNobodyCouldMeasureIsAHole) {
+  SyntheticNetwork network = homes(4, 6, 1);
+  auto& peers = network.peers();
+  for (LinkPeer& peer : peers) peer.dialable = &peer != &peers[0] && &peer != &peers[1];
+  LinkBook book;
+  int64_t now = 1000;
+  network.measure(book, now);
+  const auto find = [&](size_t a, size_t b) {
+    const LinkView view = book.view({peers[a].id, peers[b].id});
+    const auto found = std::find_if(view.links.begin(), view.links.end(), [&](const auto& link) {
+      return link.from == peers[a].id && link.to == peers[b].id;
+    });
+    return found == view.links.end() ? LinkEstimate{} : *found;
+  };
+  EXPECT_FALSE(find(0, 1).measured) << "neither can be dialled";
+  EXPECT_GT(find(0, 1).latency_ms, 0) << "but both were measured against others";
+  EXPECT_TRUE(find(0, 5).measured && find(5, 0).measured) << "the one that can dial asks for both";
+
+  peers[2].idle = false;  // came just now, or works: nothing was measured of a seventh
+  LinkPeer stranger{"stranger", "far", false, false, true};
+  peers.push_back(stranger);
+  book.set_peers(peers);
+  EXPECT_TRUE(book.view({"stranger", peers[0].id}).links.empty());
+  EXPECT_TRUE(book.view({"stranger", "nobody"}).links.empty());
+  EXPECT_TRUE(book.view({}).links.empty());
+}
+
+}  // namespace
+}  // namespace weft::broker

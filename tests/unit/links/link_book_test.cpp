@@ -1,0 +1,244 @@
+// The book itself: fits, who is probed when, what is believed.
+#include "broker/links/link_book.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "synthetic_network.h"
+
+namespace weft::broker {
+namespace {
+
+ProbedLink probed(double round_trip_s, double bytes_s, double noise = 0, uint64_t seed = 1) {
+  ProbedLink link;
+  link.round_trip_s = round_trip_s;
+  Rng rng(seed);
+  for (const double bytes : {65536.0, 262144.0, 1048576.0}) {
+    link.trains.push_back({bytes, bytes / bytes_s * (1 + noise * (2 * rng.uniform() - 1))});
+  }
+  return link;
+}
+
+TEST(LinkRecord, FitsThroughNoiseAndOutliers) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    LinkRecord record;
+    for (int64_t k = 0; k < 3; ++k) {
+      ProbedLink link = probed(0.020 + 0.001 * double(k), 5e6, 0.05, seed * 10 + uint64_t(k));
+      link.trains[seed % 3].seconds += 0.3;  // one of three stood still
+      ASSERT_TRUE(record.add(link, 1000 * k));
+    }
+    const auto fit = record.fit();
+    ASSERT_TRUE(fit);
+    EXPECT_DOUBLE_EQ(fit->latency_s, 0.010) << "the shortest round trip";
+    EXPECT_NEAR(fit->seconds_per_byte * 5e6, 1, 0.08) << seed;
+  }
+}
+
+TEST(LinkRecord, RealMessagesRefitIt) {
+  LinkRecord record;
+  EXPECT_FALSE(record.add_traffic(1e6, 1, 0)) << "the latency is not known yet";
+  ASSERT_TRUE(record.add(probed(0.020, 5e6), 0));
+  // The link became half as fast; an hour later its messages say so.
+  for (int64_t k = 0; k < 12; ++k) {
+    ASSERT_TRUE(record.add_traffic(1e6, 0.010 + 1e6 / 2.5e6, 3600000 + k));
+  }
+  EXPECT_NEAR(record.fit()->seconds_per_byte * 2.5e6, 1, 0.05);
+}
+
+TEST(LinkRecord, ImpossibleNumbersAreLeftOut) {
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  LinkRecord record;
+  for (const double trip : {nan, inf, 0.0, -1.0, 1e9}) {
+    ProbedLink link;
+    link.round_trip_s = trip;
+    link.trains = {{nan, 1},  {1, nan},   {-5, 1},      {5, -1},
+                   {1e30, 1}, {inf, inf}, {1e6, 1e-12}, {1, 1e9}};
+    EXPECT_FALSE(record.add(link, 0));
+  }
+  EXPECT_TRUE(record.empty());
+  ProbedLink many = probed(0.01, 1e6);
+  many.trains.assign(100000, {1e6, 1});
+  EXPECT_TRUE(record.add(many, 0));
+  const auto json = record.to_json();
+  EXPECT_LE(json.at("samples").size(), LinkRecord::kMaxSamples);
+}
+
+TEST(LinkRecord, SurvivesAsJsonAndAges) {
+  LinkRecord record;
+  ASSERT_TRUE(record.add(probed(0.004, 2e6), 500));
+  auto again = LinkRecord::from_json(nlohmann::json::parse(record.to_json().dump()));
+  ASSERT_TRUE(again.ok());
+  EXPECT_DOUBLE_EQ(again->fit()->seconds_per_byte, record.fit()->seconds_per_byte);
+  EXPECT_EQ(again->probed_ms(), 500);
+  EXPECT_FALSE(LinkRecord::from_json(nlohmann::json::parse(R"({"trips":3})")).ok());
+  again->forget_before(501);
+  EXPECT_TRUE(again->empty());
+}
+
+std::vector<LinkPeer> peers(std::initializer_list<const char*> names) {
+  std::vector<LinkPeer> result;
+  for (const char* name : names) {
+    result.push_back({name, std::string("at-") + name, true, false, true});
+  }
+  return result;
+}
+
+ProbeResult answer(const ProbeTask& task) {
+  ProbeResult result;
+  result.task = task.id;
+  for (const std::string& target : task.targets) {
+    ProbedLink link = probed(0.02, 5e6);
+    link.target = target;
+    result.links.push_back(link);
+  }
+  return result;
+}
+
+TEST(LinkBook, OnlyTheAnswerOfWhoWasAskedCounts) {
+  LinkBook book;
+  book.set_peers(peers({"a", "b", "c"}));
+  const auto tasks = book.next(0);
+  ASSERT_EQ(tasks.size(), 1u) << "a peer takes part in one probe at a time";
+  const ProbeTask& task = tasks[0];
+  EXPECT_TRUE(book.add("c", answer(task), 10).empty()) << "another peer";
+  ProbeResult invented = answer(task);
+  invented.task += 7;
+  EXPECT_TRUE(book.add(task.prober, invented, 10).empty()) << "a task nobody gave";
+  ProbeResult other = answer(task);
+  other.links[0].target = "c";
+  EXPECT_TRUE(book.add(task.prober, other, 10).empty()) << "a target nobody named";
+  EXPECT_TRUE(book.add(task.prober, answer(task), 10).empty()) << "the task ended with that";
+  EXPECT_EQ(book.find({task.prober, task.targets[0]}), nullptr);
+}
+
+TEST(LinkBook, FailuresAreTriedAgainLaterAndFromTheOtherEnd) {
+  LinkBook book;
+  book.set_peers(peers({"a", "b"}));
+  ProbeTask task = book.next(0).at(0);
+  ProbeResult nobody;
+  nobody.task = task.id;
+  nobody.outcome = ProbeResult::Outcome::kUnreachable;
+  book.add(task.prober, nobody, 100);
+  const ProbeTask reverse = book.next(1000).at(0);
+  EXPECT_EQ(reverse.prober, task.targets[0]) << "the other direction is not concerned";
+  book.add(reverse.prober, answer(reverse), 1100);
+  EXPECT_TRUE(book.next(20000).empty()) << "too early";
+  const ProbeTask turned = book.next(61000).at(0);
+  EXPECT_EQ(turned.prober, task.targets[0]);
+  EXPECT_TRUE(turned.receive) << "the same direction, dialled from the other end";
+  book.add(turned.prober, answer(turned), 61500);
+  EXPECT_NE(book.find({task.prober, task.targets[0]}), nullptr);
+}
+
+TEST(LinkBook, SilenceEndsATask) {
+  LinkOptions options;
+  LinkBook book(options);
+  book.set_peers(peers({"a", "b"}));
+  const ProbeTask task = book.next(0).at(0);
+  EXPECT_TRUE(book.next(options.task_ms - 1).empty());
+  ASSERT_EQ(book.next(options.task_ms + 1000).size(), 1u);
+  EXPECT_TRUE(book.add(task.prober, answer(task), options.task_ms + 1500).empty()) << "too late";
+}
+
+TEST(LinkBook, WhatAPlanDependsOnComesFirst) {
+  SyntheticNetwork network(5);
+  for (int i = 0; i < 30; ++i) {
+    network.add_site({.x_ms = double(i), .height_ms = 3, .up_mbit_s = 50, .down_mbit_s = 100}, 1);
+  }
+  LinkBook book;
+  int64_t now = 0;
+  network.measure(book, now);
+  const LinkKey way{network.peers()[20].id, network.peers()[11].id};
+  ASSERT_EQ(book.find(way), nullptr) << "inferred so far";
+  book.depend_on({way});
+  const auto tasks = book.next(now);
+  ASSERT_FALSE(tasks.empty());
+  EXPECT_EQ(tasks[0].prober, way.first);
+  EXPECT_EQ(tasks[0].targets, std::vector<std::string>{way.second});
+}
+
+TEST(LinkBook, OldLinksAreMeasuredAgainAndForgottenIfTheyCannotBe) {
+  LinkBook book;
+  auto both = peers({"a", "b"});
+  book.set_peers(both);
+  int64_t now = 0;
+  for (int i = 0; i < 2; ++i, now += 1000) {
+    const ProbeTask task = book.next(now).at(0);
+    book.add(task.prober, answer(task), now + 300);
+  }
+  EXPECT_TRUE(book.next(now).empty());
+  EXPECT_EQ(book.next(book.options().refresh_ms + 2000).size(), 1u);
+  both[0].idle = both[1].idle = false;
+  book.set_peers(both);
+  EXPECT_EQ(book.view({"a", "b"}).links.size(), 2u);
+  book.next(2 * book.options().max_age_ms);
+  EXPECT_TRUE(book.view({"a", "b"}).links.empty());
+}
+
+TEST(LinkBook, RowsSurviveARestart) {
+  SyntheticNetwork network(6);
+  for (int i = 0; i < 5; ++i) network.add_site({.x_ms = 9.0 * i, .up_mbit_s = 20}, 2);
+  LinkBook book, again;
+  int64_t now = 0;
+  network.measure(book, now);
+  again.set_peers(network.peers());
+  std::vector<std::string> ids;
+  for (const auto& a : network.peers()) {
+    ids.push_back(a.id);
+    for (const auto& b : network.peers()) {
+      const LinkKey way{a.id, b.id};
+      if (book.find(way) != nullptr) again.restore(way, book.row(way));
+    }
+  }
+  size_t tasks = 0;
+  for (const ProbeTask& task : again.next(now)) tasks += task.targets.size() == 1;
+  EXPECT_LE(tasks, 2u) << "landmarks may be others now; nothing else is measured again";
+  EXPECT_GE(again.view(ids).links.size(), 80u);
+  again.restore({"a", "b"}, nlohmann::json("nonsense"));
+}
+
+// A peer that works is in no probe; one that shares its line is, a hundredth of the time.
+TEST(LinkBook, ProbesDisturbAWorkingPeerAtMostTheStatedShare) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    SyntheticNetwork network(seed);
+    network.add_site({.height_ms = 4, .up_mbit_s = 20, .down_mbit_s = 100}, 4, true);
+    for (int i = 1; i < 8; ++i) {
+      network.add_site({.x_ms = 7.0 * i, .height_ms = 4, .up_mbit_s = 50, .down_mbit_s = 200}, 1);
+    }
+    network.peers()[0].idle = false;
+    network.peers()[0].busy = true;
+    LinkOptions options;
+    options.refresh_ms = 60000;  // as eager as it gets
+    LinkBook book(options);
+    Rng rng(seed);
+    int64_t disturbed_ms = 0, now = 0;
+    size_t probes = 0;
+    constexpr int64_t kHours = 4 * 3600000;
+    while (now < kHours) {
+      book.set_peers(network.peers());
+      for (const ProbeTask& task : book.next(now)) {
+        EXPECT_NE(task.prober, network.peers()[0].id);
+        const int64_t took = 50 + static_cast<int64_t>(rng.below(900));
+        bool shares = network.site_of(task.prober) == 0;
+        for (const std::string& target : task.targets) {
+          EXPECT_NE(target, network.peers()[0].id);
+          shares = shares || network.site_of(target) == 0;
+        }
+        if (shares) {
+          EXPECT_LE(task.max_bytes, options.busy_max_bytes);
+          disturbed_ms += took;
+          ++probes;
+        }
+        book.add(task.prober, network.answer(task), now + took);
+      }
+      now += 1000;
+    }
+    EXPECT_GT(probes, 20u);
+    EXPECT_LE(double(disturbed_ms), 0.0101 * double(now) + 1000) << seed;
+  }
+}
+
+}  // namespace
+}  // namespace weft::broker
