@@ -213,6 +213,11 @@ struct CoordinatorOptions {
   int64_t final_checkpoint_ms = 600000;
   int64_t revoked_ms = int64_t{366} * 86400 * 1000;  // certificates of peers end before
   int64_t settle_ms = 1500;  // "auto" waits that long after the last arrival of a peer
+  // A job that could not be planned is planned again when other peers are idle, but not more often
+  // than that; the pause doubles up to the longest, so that a queue of such jobs and peers that
+  // come one by one cost few plans.
+  int64_t retry_ms = 1000;
+  int64_t retry_most_ms = 16000;
   PlanFunction plan;
 };
 

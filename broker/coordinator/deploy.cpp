@@ -52,7 +52,7 @@ void Machine::schedule() {
     return std::tie(a->created_ms, a->id) < std::tie(b->created_ms, b->id);
   });
   for (Job* entry : queued) {
-    if (entry->tried_version == state_.idle_version) continue;
+    if (entry->tried_version == state_.idle_version || now_ms_ < entry->retry_ms) continue;
     std::vector<const Peer*> idle;
     for (const auto& [id, candidate] : state_.peers) {
       if (usable(candidate)) idle.push_back(&candidate);
@@ -75,6 +75,9 @@ void Machine::schedule() {
         fail(*entry, Failure{"internal", sound.error().message, "", -1, ""});
       }
     } else if (plan.error().code == Code::kUnavailable) {
+      entry->retry_pause_ms = std::clamp(2 * entry->retry_pause_ms, options_.retry_ms,
+                                         std::max(options_.retry_ms, options_.retry_most_ms));
+      entry->retry_ms = now_ms_ + entry->retry_pause_ms;
       wait(*entry, plan.error().message);
     } else {
       fail(*entry,
@@ -130,6 +133,7 @@ void Machine::deploy(Job& job, job::Plan plan) {
   }
   // Assigned peers change what is idle; a plan that failed may be tried again only after that.
   job.tried_version = 0;
+  job.retry_ms = job.retry_pause_ms = 0;
 }
 
 void Machine::on(const StageUpdate& event) {

@@ -278,7 +278,7 @@ void Machine::on(const RemovePeer& event) {
 
 void Machine::tick_peer(Peer& peer) {
   const int64_t silent_ms = now_ms_ - peer.last_seen_ms;
-  const std::string silence = fmt::format("not heard for {} ms", silent_ms);
+  const auto silence = [&] { return fmt::format("not heard for {} ms", silent_ms); };
   switch (peer.phase) {
     case PeerPhase::kGone:
       return;
@@ -288,14 +288,14 @@ void Machine::tick_peer(Peer& peer) {
     case PeerPhase::kSuspect:
     case PeerPhase::kDraining:
       if (silent_ms > options_.gone_ms) {
-        lose(peer, silence);
+        lose(peer, silence());
         return;
       }
       break;
     default:
       if (silent_ms > options_.suspect_ms) {
         peer.former = peer.phase;
-        set_phase(peer, PeerPhase::kSuspect, silence);
+        set_phase(peer, PeerPhase::kSuspect, silence());
       }
   }
   if (peer.assignment && peer.assignment->stopping && !peer.assignment->reported_active &&
@@ -329,9 +329,7 @@ void Machine::forgive_own_sleep() {
 
 void Machine::on(const Tick&) {
   forgive_own_sleep();
-  std::vector<std::string> ids;
-  for (auto& [id, entry] : state_.peers) ids.push_back(id);
-  for (const std::string& id : ids) tick_peer(state_.peers.at(id));
+  for (auto& [id, entry] : state_.peers) tick_peer(entry);  // which adds none and erases none
   for (auto& [id, entry] : state_.jobs) tick_job(entry);
 }
 

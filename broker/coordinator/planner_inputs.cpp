@@ -1,6 +1,7 @@
 #include "broker/coordinator/planner_inputs.h"
 
 #include <map>
+#include <set>
 #include <string>
 
 namespace weft::broker {
@@ -24,8 +25,15 @@ PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const Planner
     inputs.peers.push_back(std::move(planned));
     ids[peer->name].push_back(peer->id);
   }
+  std::set<std::string> groups;
+  for (const PlannerAccess& access : known.access) groups.insert(access.name);
   for (const PlannerLink& link : known.links) {
     const auto from = ids.find(link.from), to = ids.find(link.to);
+    if (from == ids.end() && to == ids.end() && groups.contains(link.from) &&
+        groups.contains(link.to)) {
+      inputs.links.push_back(link);  // of all their peers
+      continue;
+    }
     if (from == ids.end() || to == ids.end()) continue;
     for (const std::string& a : from->second) {
       for (const std::string& b : to->second) {

@@ -115,6 +115,8 @@ struct Job {
   int64_t verdict_ms = 0;            // 0: none pending
   int64_t finish_deadline_ms = 0;    // all finished, the final checkpoint still due
   uint64_t tried_version = 0;        // State::idle_version of the last plan attempt
+  int64_t retry_ms = 0;              // after a refused plan: when the next is tried at the earliest
+  int64_t retry_pause_ms = 0;        // the last pause before one
   int64_t queued_ms = 0;
 
   // The newest complete checkpoint, or -1.

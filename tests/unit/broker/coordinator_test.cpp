@@ -49,6 +49,40 @@ TEST(Coordinator, WaitsWithAReasonUntilEnoughPeersAreIdle) {
   EXPECT_EQ(cluster.job("j").phase, JobPhase::kDeploying);
 }
 
+// A plan costs the broker's thread up to half a second; peers that come one by one, and jobs that
+// wait, must not multiply.
+TEST(Coordinator, ARefusedPlanIsTriedAgainWithPausesThatGrow) {
+  FakeOptions quiet;
+  quiet.peers = 2;
+  FakeCluster cluster(1, quiet);
+  std::vector<int64_t> tried_ms;
+  bool fits = false;
+  cluster.options().plan = [&](const Job& job,
+                               const std::vector<const Peer*>& idle) -> Result<job::Plan> {
+    tried_ms.push_back(cluster.now());
+    if (fits) return testing::even_plan(job, idle);
+    return make_error(Code::kUnavailable, "too little memory");
+  };
+  cluster.feed(SubmitJob{"job-1", "a", 20, 1});
+  for (int i = 0; i < 200; ++i) {  // the set of idle peers changes all the time
+    cluster.kill("p-1");
+    cluster.start_daemon("p-1");
+    cluster.run_ms(500, false);
+  }
+  EXPECT_EQ(cluster.job("job-1").phase, JobPhase::kQueued);
+  EXPECT_EQ(cluster.job("job-1").reason, "too little memory");
+  ASSERT_GE(tried_ms.size(), 5u);
+  EXPECT_LE(tried_ms.size(), 12u);
+  for (size_t i = 1; i < tried_ms.size(); ++i) {
+    EXPECT_GE(tried_ms[i] - tried_ms[i - 1], std::min<int64_t>(1000 << (i - 1), 16000));
+  }
+  fits = true;
+  cluster.kill("p-1");
+  cluster.start_daemon("p-1");
+  EXPECT_TRUE(
+      cluster.run_until([&] { return cluster.job("job-1").phase == JobPhase::kFinished; }, 60000));
+}
+
 TEST(Coordinator, AutoWaitsForPeersThatAreJustArriving) {
   FakeOptions fake;
   fake.peers = 4;
