@@ -1,79 +1,19 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <set>
 
-#include "base/toml.h"
+#include "base/toml_table.h"
 #include "broker/planner/links_file.h"
 
 namespace weft::broker {
 namespace {
 
 constexpr size_t kMaxPeers = 4096;
-constexpr double kMost = 1e12;  // of any number in the file
-
-// Reads one table; remembers the first error, and which keys are known.
-class TableReader {
- public:
-  TableReader(const toml::table& table, std::string what) : table_(table), what_(std::move(what)) {}
-
-  double number(const char* key) {
-    known_.insert(key);
-    const toml::node* node = table_.get(key);
-    if (node == nullptr) return 0;
-    const auto value = node->value<double>();
-    if (!value || !std::isfinite(*value) || *value < 0 || *value > kMost) {
-      fail(fmt::format("{}: {} must be a number from 0 to {:g}", what_, key, kMost));
-      return 0;
-    }
-    return *value;
-  }
-  std::string text(const char* key) {
-    known_.insert(key);
-    const toml::node* node = table_.get(key);
-    if (node == nullptr) return {};
-    const auto value = node->value<std::string>();
-    if (!value) fail(fmt::format("{}: {} must be a text", what_, key));
-    return value.value_or("");
-  }
-  Status status() {
-    for (const auto& [key, node] : table_) {
-      if (known_.contains(std::string(key.str()))) continue;
-      fail(fmt::format("{}: unknown key {}", what_, key.str()));
-    }
-    if (error_.empty()) return {};
-    return make_error(Code::kInvalid, error_, "see docs/planning.md for the keys");
-  }
-
- private:
-  void fail(std::string message) {
-    if (error_.empty()) error_ = std::move(message);
-  }
-  const toml::table& table_;
-  std::string what_, error_;
-  std::set<std::string> known_;
-};
-
-Result<std::vector<const toml::table*>> tables_of(const toml::table& document, const char* key,
-                                                  const std::string& source) {
-  std::vector<const toml::table*> tables;
-  const toml::node* node = document.get(key);
-  if (node == nullptr) return tables;
-  if (const toml::array* array = node->as_array()) {
-    for (const toml::node& item : *array) {
-      if (item.as_table() == nullptr) break;
-      tables.push_back(item.as_table());
-    }
-    if (tables.size() == array->size()) return tables;
-  }
-  return make_error(Code::kInvalid, fmt::format("{}: {} must be tables", source, key),
-                    fmt::format("write each as [[{}]]", key));
-}
+constexpr const char* kHelp = "see docs/planning.md for the keys";
 
 Result<PlannerPeer> read_peer(const toml::table& table, const std::string& what,
                               PlannerWorld& world) {
-  TableReader reader(table, what);
+  TomlTable reader(table, what);
   PlannerPeer peer;
   peer.id = reader.text("id");
   peer.memory_bytes = static_cast<uint64_t>(reader.number("memory_gib") * (1 << 30));
@@ -82,7 +22,7 @@ Result<PlannerPeer> read_peer(const toml::table& table, const std::string& what,
   peer.op_us = reader.number("op_us");
   world.site_of.push_back(reader.text("site"));
   const double up = reader.number("up_mbit_s"), down = reader.number("down_mbit_s");
-  WEFT_TRY_STATUS(reader.status());
+  WEFT_TRY_STATUS(reader.status(kHelp));
   if (peer.id.empty()) {
     return make_error(Code::kInvalid, fmt::format("{} has no id", what), "give every peer an id");
   }
@@ -91,11 +31,11 @@ Result<PlannerPeer> read_peer(const toml::table& table, const std::string& what,
 }
 
 Status read_site(const toml::table& table, const std::string& what, PlannerWorld& world) {
-  TableReader reader(table, what);
+  TomlTable reader(table, what);
   const std::string name = reader.text("name");
   const double latency = reader.number("latency_ms"), rate = reader.number("bandwidth_mbit_s");
   const double up = reader.number("up_mbit_s"), down = reader.number("down_mbit_s");
-  WEFT_TRY_STATUS(reader.status());
+  WEFT_TRY_STATUS(reader.status(kHelp));
   std::vector<std::string> members;
   for (size_t i = 0; i < world.peers.size(); ++i) {
     if (!name.empty() && world.site_of[i] == name) members.push_back(world.peers[i].id);
@@ -124,7 +64,7 @@ Result<PlannerWorld> parse_peers(std::string_view text, const std::string& sourc
                       "the file has [[peer]] and [[site]] tables");
   }
   PlannerWorld world;
-  WEFT_TRY(const auto peers, tables_of(document, "peer", source));
+  WEFT_TRY(const auto peers, toml_tables(document, "peer", source));
   if (peers.empty() || peers.size() > kMaxPeers) {
     return make_error(Code::kInvalid, fmt::format("{} has {} [[peer]] tables, 1 to {} are planned "
                                                   "with",
@@ -139,7 +79,7 @@ Result<PlannerWorld> parse_peers(std::string_view text, const std::string& sourc
     }
     world.peers.push_back(std::move(peer));
   }
-  WEFT_TRY(const auto sites, tables_of(document, "site", source));
+  WEFT_TRY(const auto sites, toml_tables(document, "site", source));
   for (size_t i = 0; i < sites.size(); ++i) {
     WEFT_TRY_STATUS(read_site(*sites[i], fmt::format("{}, [[site]] {}", source, i + 1), world));
   }
