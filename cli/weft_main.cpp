@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
   add_job_watch(*job, globals);
   add_job_change(*job, globals);
   add_plan(app, globals);
+  add_simulate(app, globals);
   add_peer(app, globals);
   add_checkpoint(app, globals);
   try {

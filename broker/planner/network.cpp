@@ -31,36 +31,47 @@ Network::Network(size_t peers)
 Network::Network(const std::vector<std::string>& ids, const std::vector<PlannerLink>& links,
                  const std::vector<PlannerAccess>& access)
     : Network(ids.size()) {
-  std::map<std::string, size_t> index;
-  for (size_t i = 0; i < ids.size(); ++i) index[ids[i]] = i;
+  std::map<std::string, std::vector<int32_t>> members;  // by name of a peer or group
+  for (size_t i = 0; i < ids.size(); ++i) members[ids[i]] = {static_cast<int32_t>(i)};
+  std::vector<std::vector<int32_t>> groups;
+  for (const PlannerAccess& group : access) {
+    groups.emplace_back();
+    for (const std::string& id : group.peers) {
+      if (const auto found = members.find(id);
+          found != members.end() && found->second.size() == 1) {
+        groups.back().push_back(found->second[0]);
+      }
+    }
+  }
+  for (size_t i = 0; i < access.size(); ++i) members.try_emplace(access[i].name, groups[i]);
   std::vector<bool> listed(peers_ * peers_, false);
   size_t odd = 0;
   for (const PlannerLink& link : links) {
-    const auto from = index.find(link.from), to = index.find(link.to);
-    if (from == index.end() || to == index.end() || from->second == to->second) continue;
+    const auto senders = members.find(link.from), receivers = members.find(link.to);
+    if (senders == members.end() || receivers == members.end()) continue;
     if (!usable(link.latency_ms) || !usable(link.bandwidth_mbit_s)) {
       ++odd;
       continue;
     }
     if (link.latency_ms == 0 && link.bandwidth_mbit_s == 0) continue;
-    set(from->second, to->second, link.latency_ms / 1e3,
-        seconds_per_byte_at(link.bandwidth_mbit_s));
-    listed[from->second * peers_ + to->second] = true;
+    for (const int32_t a : senders->second) {
+      for (const int32_t b : receivers->second) {
+        if (a == b) continue;
+        const auto from = static_cast<size_t>(a), to = static_cast<size_t>(b);
+        set(from, to, link.latency_ms / 1e3, seconds_per_byte_at(link.bandwidth_mbit_s));
+        listed[from * peers_ + to] = true;
+      }
+    }
   }
   if (odd > 0) {
     notes_.push_back(fmt::format("{} link{} with a negative or missing number left out", odd,
                                  odd == 1 ? "" : "s"));
   }
   fill_holes(listed);
-  for (const PlannerAccess& group : access) {
-    std::vector<int32_t> members;
-    for (const std::string& id : group.peers) {
-      if (const auto found = index.find(id); found != index.end()) {
-        members.push_back(static_cast<int32_t>(found->second));
-      }
-    }
-    add_access(group.name, members, seconds_per_byte_at(group.up_mbit_s),
-               seconds_per_byte_at(group.down_mbit_s));
+  for (size_t i = 0; i < access.size(); ++i) {
+    if (groups[i].empty()) continue;
+    add_access(access[i].name, groups[i], seconds_per_byte_at(access[i].up_mbit_s),
+               seconds_per_byte_at(access[i].down_mbit_s));
   }
 }
 
@@ -134,11 +145,13 @@ void Network::add_access(const std::string& name, const std::vector<int32_t>& me
   }
   std::vector<bool> inside(peers_, false);
   for (const int32_t peer : members) inside[static_cast<size_t>(peer)] = true;
-  for (size_t a = 0; a < peers_; ++a) {
+  for (const int32_t peer : members) {
+    const auto a = static_cast<size_t>(peer);
     for (size_t b = 0; b < peers_; ++b) {
-      if (inside[a] == inside[b]) continue;
-      double& rate = rate_[a * peers_ + b];
-      rate = std::max(rate, inside[a] ? up_seconds_per_byte : down_seconds_per_byte);
+      if (inside[b]) continue;
+      double &out = rate_[a * peers_ + b], &in = rate_[b * peers_ + a];
+      out = std::max(out, up_seconds_per_byte);
+      in = std::max(in, down_seconds_per_byte);
     }
   }
 }

@@ -14,7 +14,9 @@
 
 namespace weft::broker {
 
-// One direction of the way between two peers; one that is not listed is unknown.
+// One direction of the way between two peers; one that is not listed is unknown. An end may be the
+// name of an Access, then it holds for each of its peers; of several that say something of a way
+// the last counts.
 struct PlannerLink {
   std::string from, to;
   double latency_ms = 0;        // one way

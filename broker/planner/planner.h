@@ -100,4 +100,10 @@ Result<PlanReport> evaluate_plan(const opdag::Graph& graph, const job::JobSpec& 
                                  const std::vector<PlannerLink>& links,
                                  const PlannerOptions& options = {});
 
+// A plan as the evaluation model sees it: what its stages compute and keep, what its edges carry.
+// peers[k] runs stage k, and is peer k of the result. kInvalid for a partition that does not fit
+// the graph or another number of peers than stages.
+Result<Pipeline> pipeline_of_plan(const opdag::Graph& graph, const job::JobSpec& spec,
+                                  const job::Plan& plan, const std::vector<PlannerPeer>& peers);
+
 }  // namespace weft::broker

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "broker/planner/cost.h"
 #include "job/names.h"
@@ -153,6 +154,19 @@ void predict_step(const PlanInputs& in, Realised& realised) {
   job::ScheduleOptions schedule = in.schedule;
   schedule.gap = realised.gap;
   realised.step_s = simulate_step(realised.pipeline, in.network, schedule);
+}
+
+Result<Pipeline> pipeline_of_plan(const opdag::Graph& graph, const job::JobSpec& spec,
+                                  const job::Plan& plan, const std::vector<PlannerPeer>& peers) {
+  if (peers.size() != static_cast<size_t>(plan.partition.stages)) {
+    return make_error(Code::kInvalid, fmt::format("{} peers for the {} stages of a plan",
+                                                  peers.size(), plan.partition.stages));
+  }
+  WEFT_TRY(const PlanInputs in, make_inputs(graph, spec, peers, {}, {}));
+  std::vector<int32_t> order(peers.size());
+  std::iota(order.begin(), order.end(), 0);
+  WEFT_TRY(Realised realised, realise(in, plan.partition, std::move(order)));
+  return std::move(realised.pipeline);
 }
 
 }  // namespace weft::broker

@@ -64,6 +64,17 @@ TEST(PlannerInputs, KnownPeersAndLinksAreJoinedByName) {
   EXPECT_EQ(inputs.access[0].up_mbit_s, 10);
 }
 
+TEST(PlannerInputs, LinksOfWholeGroupsStayWhatTheyAre) {
+  PlannerWorld known = *parse_peers(kPeers, "peers.toml");
+  known.access.push_back({"site x", {"fast", "slow"}, 0, 0});
+  known.links.push_back({"site x", "site x", 3, 30});
+  const Peer a = peer("p-1", "fast", 0), b = peer("p-2", "slow", 0);
+  const PlannerInputs inputs = planner_inputs({&a, &b}, known);
+  ASSERT_FALSE(inputs.links.empty());
+  EXPECT_EQ(inputs.links.back().from, "site x");
+  EXPECT_EQ(inputs.access.back().peers, (std::vector<std::string>{"p-1", "p-2"}));
+}
+
 TEST(PlannerInputs, NothingKnownIsNothingAssumedHere) {
   const Peer a = peer("p-1", "x", 10);
   const PlannerInputs inputs = planner_inputs({&a}, {});

@@ -32,6 +32,25 @@ TEST(Network, FillsHolesAndSaysSo) {
   EXPECT_THAT(network.notes()[0], HasSubstr("4 of 6 pairs"));
 }
 
+TEST(Network, ALinkMayNameGroupsOfPeersAndTheLastOneCounts) {
+  const std::vector<std::string> ids = {"a", "b", "c", "d"};
+  const Network network(
+      ids,
+      {{"near", "near", 1, 1000},
+       {"near", "far", 10, 100},
+       {"far", "near", 20, 50},
+       {"a", "c", 5, 200},
+       {"nobody", "near", 1, 1}},
+      {{"near", {"a", "b", "z"}, 0, 0}, {"far", {"c"}, 80, 0}, {"none", {"z"}, 1, 1}});
+  EXPECT_DOUBLE_EQ(network.latency_s(0, 1), 0.001);
+  EXPECT_DOUBLE_EQ(network.latency_s(0, 2), 0.005) << "told of the two alone";
+  EXPECT_DOUBLE_EQ(network.latency_s(1, 2), 0.010);
+  EXPECT_DOUBLE_EQ(network.pair_seconds_per_byte(2, 1), 8 / 50e6);
+  EXPECT_DOUBLE_EQ(network.seconds_per_byte(2, 1), 8 / 50e6);
+  EXPECT_FALSE(network.known(3));
+  EXPECT_EQ(network.lines(), 4u) << "a group without peers has no lines";
+}
+
 TEST(Network, LeavesOutNumbersThatMeanNothing) {
   const std::vector<std::string> ids = {"a", "b"};
   const Network network(ids, {{"a", "b", -1, 10}, {"b", "a", 1, std::nan("")}, {"a", "z", 1, 1}},

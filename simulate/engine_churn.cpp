@@ -1,0 +1,146 @@
+// Peers that come and go, by chance or by a recorded trace, and sites that are cut off.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "simulate/engine.h"
+
+namespace weft::simulate {
+
+namespace {
+
+constexpr uint64_t kChurnStream = 100;
+
+}  // namespace
+
+void Engine::start_churn() {
+  for (size_t i = 0; i < scenario_.churn.size(); ++i) {
+    const ChurnSpec& churn = scenario_.churn[i];
+    if (!churn.trace.empty()) {
+      follow_trace(churn, options_.traces.at(i));
+      continue;
+    }
+    for (size_t peer = 0; peer < daemons_.size(); ++peer) {
+      const auto group = static_cast<size_t>(world_.peer(static_cast<int32_t>(peer)).group);
+      if (!churn.group.empty() && scenario_.peers[group].name != churn.group) continue;
+      live_and_go(static_cast<int32_t>(peer), churn, i);
+    }
+  }
+}
+
+void Engine::arrive(int32_t peer) {
+  if (daemon(peer).alive) return;
+  ++outcome_.returns;
+  start_daemon(peer);
+}
+
+void Engine::depart(int32_t peer, const ChurnSpec& churn, Rng& rng) {
+  if (rng.uniform() < churn.leave_share) {
+    leave(peer);
+  } else {
+    vanish(peer);
+  }
+}
+
+// Each peer draws from a stream of its own: what others do changes nothing for it.
+void Engine::live_and_go(int32_t peer, const ChurnSpec& churn, uint64_t number) {
+  auto rng = std::make_shared<Rng>(
+      derive_seed({scenario_.seed, kChurnStream + number, static_cast<uint64_t>(peer)}));
+  auto go = std::make_shared<std::function<void()>>();
+  *go = [this, peer, &churn, rng, again = std::weak_ptr(go)] {
+    queue_.after(exponential(*rng, churn.life_s), [this, peer, &churn, rng, go = again.lock()] {
+      depart(peer, churn, *rng);
+      if (churn.away_s <= 0) return;
+      queue_.after(exponential(*rng, churn.away_s), [this, peer, go] {
+        arrive(peer);
+        (*go)();
+      });
+    });
+  };
+  (*go)();
+}
+
+void Engine::follow_trace(const ChurnSpec& churn, const std::vector<TraceRow>& rows) {
+  std::vector<int32_t> members;
+  for (size_t peer = 0; peer < daemons_.size(); ++peer) {
+    const auto group = static_cast<size_t>(world_.peer(static_cast<int32_t>(peer)).group);
+    if (churn.group.empty() || scenario_.peers[group].name == churn.group) {
+      members.push_back(static_cast<int32_t>(peer));
+    }
+  }
+  std::map<std::string, int32_t> peer_of;  // by node of the trace
+  auto rng = std::make_shared<Rng>(derive_seed({scenario_.seed, kChurnStream - 1}));
+  std::set<std::string> left_out;
+  for (const TraceRow& row : rows) {
+    const auto found = peer_of.find(row.node);
+    if (found == peer_of.end()) {
+      if (peer_of.size() == members.size()) {
+        left_out.insert(row.node);
+        continue;
+      }
+      const int32_t peer = members[peer_of.size()];
+      peer_of[row.node] = peer;
+      absent_[static_cast<size_t>(peer)] = row.adds && row.at_s > 0;
+    }
+    const int32_t peer = peer_of.at(row.node);
+    queue_.at(row.at_s, [this, peer, &churn, rng, adds = row.adds] {
+      if (adds) {
+        arrive(peer);
+      } else {
+        depart(peer, churn, *rng);
+      }
+    });
+  }
+  if (!left_out.empty()) {
+    outcome_.notes.push_back(fmt::format("{} nodes of {} have no peer: the scenario has {} for it",
+                                         left_out.size(), churn.trace, members.size()));
+  }
+  const size_t idle = members.size() - peer_of.size();
+  for (size_t i = peer_of.size(); i < members.size(); ++i) {
+    absent_[static_cast<size_t>(members[i])] = true;
+  }
+  if (idle > 0) {
+    outcome_.notes.push_back(
+        fmt::format("{} peers never come: {} names fewer nodes", idle, churn.trace));
+  }
+}
+
+void Engine::start_partitions() {
+  for (const PartitionSpec& cut : scenario_.partitions) {
+    queue_.at(cut.at_s, [this, &cut] { cut_off(cut); });
+  }
+}
+
+// Stages on both sides wait for each other; when their time is up, those that still wait fail.
+void Engine::cut_off(const PartitionSpec& cut) {
+  record("partition", "", fmt::format("site {} is cut off for {} s", cut.site, cut.for_s));
+  if (cut.for_s <= scenario_.link_timeout_s) return;
+  queue_.after(scenario_.link_timeout_s, [this, &cut] {
+    const auto inside = [&](int32_t peer) {
+      const auto site = static_cast<size_t>(world_.peer(peer).site);
+      return scenario_.sites[site].name == cut.site;
+    };
+    for (size_t slot = 0; slot < runs_.size(); ++slot) {
+      if (!runs_[slot]) continue;
+      const std::vector<int32_t> peers = runs_[slot]->play->plan().peers;
+      std::set<int32_t> torn;
+      for (size_t stage = 0; stage < peers.size(); ++stage) {
+        for (const int32_t other : runs_[slot]->play->neighbours(static_cast<int32_t>(stage))) {
+          if (inside(peers[stage]) != inside(peers[static_cast<size_t>(other)])) {
+            torn.insert(static_cast<int32_t>(stage));
+          }
+        }
+      }
+      for (const int32_t stage : torn) {
+        if (!runs_[slot]) break;
+        const int32_t peer = peers[static_cast<size_t>(stage)];
+        if (held(peer, runs_[slot]->job, runs_[slot]->epoch) == nullptr) continue;
+        end_work(peer, broker::StagePhase::kFailed,
+                 {"timeout", "a neighbour stage is silent", "", stage, world_.peer(peer).id});
+      }
+    }
+  });
+}
+
+}  // namespace weft::simulate

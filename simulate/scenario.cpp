@@ -1,0 +1,279 @@
+#include "simulate/scenario.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/toml_table.h"
+
+namespace weft::simulate {
+namespace {
+
+constexpr const char* kHelp = "see docs/simulate.md for the keys";
+constexpr double kYear = 365 * 86400.0;
+
+class ScenarioReader {
+ public:
+  ScenarioReader(const toml::table& document, std::string source)
+      : document_(document), source_(std::move(source)) {}
+
+  Result<Scenario> read() {
+    TomlTable top(document_, source_);
+    scenario_.seed = static_cast<uint64_t>(top.integer("seed"));
+    scenario_.most_s = top.number("most_s", scenario_.most_s, 1, kYear);
+    scenario_.link_timeout_s = top.number("link_timeout_s", scenario_.link_timeout_s, 0.1, kYear);
+    if (top.has("resume_s")) scenario_.resume_s = top.number("resume_s", 0, 0, kYear);
+    scenario_.compute_jitter = top.number("compute_jitter", 0, 0, 2);
+    scenario_.measure_error = top.number("measure_error", 0, 0, 2);
+    if (const toml::table* broker = top.table("broker")) WEFT_TRY_STATUS(read_broker(*broker));
+    WEFT_TRY_STATUS(each(top, "site", [&](TomlTable& t) { read_site(t); }));
+    WEFT_TRY_STATUS(each(top, "link", [&](TomlTable& t) { read_link(t); }));
+    WEFT_TRY_STATUS(each(top, "peers", [&](TomlTable& t) { read_peers(t); }));
+    WEFT_TRY_STATUS(each(top, "job", [&](TomlTable& t) { read_job(t); }));
+    WEFT_TRY_STATUS(each(top, "churn", [&](TomlTable& t) { read_churn(t); }));
+    WEFT_TRY_STATUS(each(top, "partition", [&](TomlTable& t) {
+      scenario_.partitions.push_back(
+          {t.text("site"), t.number("at_s", 0, 0, kYear), t.number("for_s", 0, 0, kYear)});
+    }));
+    WEFT_TRY_STATUS(top.status(kHelp));
+    if (!transformer_error_.empty()) return wrong(transformer_error_, kHelp);
+    WEFT_TRY_STATUS(check());
+    return std::move(scenario_);
+  }
+
+ private:
+  template <typename Read>
+  Status each(TomlTable& top, const char* key, const Read& read) {
+    size_t number = 0;
+    for (const toml::table* table : top.tables(key)) {
+      TomlTable reader(*table, fmt::format("{}, [[{}]] {}", source_, key, ++number));
+      read(reader);
+      WEFT_TRY_STATUS(reader.status(kHelp));
+    }
+    return {};
+  }
+
+  Status read_broker(const toml::table& table) {
+    TomlTable reader(table, source_ + ", [broker]");
+    BrokerSpec& broker = scenario_.broker;
+    broker.site = reader.text("site");
+    broker.up_mbit_s = reader.number("up_mbit_s");
+    broker.down_mbit_s = reader.number("down_mbit_s");
+    broker.heartbeat_s = reader.number("heartbeat_s", broker.heartbeat_s, 0.1, 3600);
+    broker.suspect_s = reader.number("suspect_s", broker.suspect_s, 0.1, kYear);
+    broker.gone_s = reader.number("gone_s", broker.gone_s, 0.1, kYear);
+    broker.tick_s = reader.number("tick_s", broker.tick_s, 0.05, 60);
+    broker.broker_timeout_s = reader.number("broker_timeout_s", broker.broker_timeout_s, 1, kYear);
+    return reader.status(kHelp);
+  }
+
+  void read_site(TomlTable& t) {
+    const auto count = t.integer("count", 1, 1, kMostPeers);
+    SiteSpec site{t.text("name"), t.number("latency_ms"), t.number("bandwidth_mbit_s"),
+                  t.number("up_mbit_s"), t.number("down_mbit_s")};
+    if (count > 1) families_.push_back({site.name, count});
+    for (int64_t i = 0; i < count; ++i) {
+      scenario_.sites.push_back(site);
+      if (count > 1) scenario_.sites.back().name = fmt::format("{}-{}", site.name, i);
+    }
+  }
+
+  void read_link(TomlTable& t) {
+    SiteLink link{t.text("from"), t.text("to"), t.number("latency_ms"),
+                  t.number("bandwidth_mbit_s"), t.number("loss", 0, 0, 0.5)};
+    if (link.from.empty() && link.to.empty()) {
+      scenario_.other_links = link;
+    } else {
+      scenario_.links.push_back(link);
+    }
+  }
+
+  void read_peers(TomlTable& t) {
+    PeerGroup group;
+    group.name = t.text("name");
+    group.site = t.text("site");
+    group.count = static_cast<int32_t>(t.integer("count", 1, 1, kMostPeers));
+    group.device.memory_bytes = static_cast<uint64_t>(t.number("memory_gib") * (1 << 30));
+    group.device.gflops = t.number("gflops", 0, 0.001);
+    group.device.memory_gbyte_s = t.number("memory_gbyte_s");
+    group.device.op_us = t.number("op_us");
+    group.speed_spread = t.number("speed_spread", 0, 0, 2);
+    group.up_mbit_s = t.number("up_mbit_s");
+    group.down_mbit_s = t.number("down_mbit_s");
+    scenario_.peers.push_back(std::move(group));
+  }
+
+  void read_job(TomlTable& t) {
+    JobGroup job;
+    job.name = t.text("name", "job");
+    job.count = static_cast<int32_t>(t.integer("count", 1, 1, kMostJobs));
+    job.file = t.text("file");
+    job.stages = static_cast<int32_t>(t.integer("stages", 0, 0, 4096));
+    job.steps = t.integer("steps");
+    job.batch = t.integer("batch");
+    job.checkpoint_every = t.integer("checkpoint_every");
+    job.schedule = t.text("schedule");
+    job.precision = t.text("precision");
+    job.submit_s = t.number("submit_s", job.submit_s, 0, kYear);
+    job.every_s = t.number("every_s", 0, 0, kYear);
+    if (const toml::table* inner = t.table("transformer")) {
+      TomlTable m(*inner, t.what() + ", transformer");
+      TransformerSpec& spec = job.transformer;
+      spec.layers = m.integer("layers", spec.layers, 1, 2000);
+      spec.width = m.integer("width", spec.width, 1, 1 << 17);
+      spec.heads = m.integer("heads", spec.heads, 1, 1024);
+      spec.tokens = m.integer("tokens", spec.tokens, 1, 1 << 20);
+      spec.vocabulary = m.integer("vocabulary", spec.vocabulary, 2, 1 << 22);
+      spec.micro_batch = m.integer("micro_batch", spec.micro_batch, 1, 1 << 16);
+      const Status status = m.status(kHelp);
+      if (!status.ok()) transformer_error_ = status.error().message;
+      if (status.ok() && spec.width % spec.heads != 0) {
+        transformer_error_ = fmt::format("{}: width {} is no multiple of heads {}", m.what(),
+                                         spec.width, spec.heads);
+      }
+      if (!job.file.empty()) {
+        transformer_error_ = m.what() + ": the job has a file already; leave one of them out";
+      }
+    } else if (job.file.empty()) {
+      transformer_error_ = t.what() + " has neither file nor transformer";
+    }
+    scenario_.jobs.push_back(std::move(job));
+  }
+
+  void read_churn(TomlTable& t) {
+    ChurnSpec churn;
+    churn.group = t.text("group");
+    churn.life_s = t.number("life_s", 0, 0, kYear);
+    churn.away_s = t.number("away_s", 0, 0, kYear);
+    churn.leave_share = t.number("leave_share", 0, 0, 1);
+    churn.trace = t.text("trace");
+    scenario_.churn.push_back(std::move(churn));
+  }
+
+  Error wrong(const std::string& message, const std::string& next) const {
+    return make_error(Code::kInvalid, message, next);
+  }
+
+  // A group of peers at a site that stands for several: one group at each of them.
+  void spread_groups() {
+    std::vector<PeerGroup> spread;
+    for (PeerGroup& group : scenario_.peers) {
+      const auto family = std::find_if(families_.begin(), families_.end(),
+                                       [&](const auto& known) { return known.name == group.site; });
+      if (family == families_.end()) {
+        spread.push_back(std::move(group));
+        continue;
+      }
+      for (int64_t i = 0; i < family->count; ++i) {
+        spread.push_back(group);
+        spread.back().site = fmt::format("{}-{}", group.site, i);
+      }
+    }
+    scenario_.peers = std::move(spread);
+  }
+
+  Status check() {
+    spread_groups();
+    WEFT_TRY_STATUS(check_sites());
+    int64_t peers = 0, jobs = 0;
+    for (const PeerGroup& group : scenario_.peers) {
+      peers += group.count;
+      if (group.device.gflops <= 0) {
+        return wrong(fmt::format("{}: the peers \"{}\" have no gflops", source_, group.name),
+                     "say what they reach: a simulated peer needs a speed");
+      }
+    }
+    for (const JobGroup& job : scenario_.jobs) {
+      jobs += job.count;
+      if (job.file.empty() && (job.steps <= 0 || job.batch <= 0)) {
+        return wrong(fmt::format("{}: job \"{}\" has no steps or no batch", source_, job.name),
+                     "a job without a file needs both");
+      }
+    }
+    if (peers == 0 || peers > kMostPeers || jobs == 0 || jobs > kMostJobs) {
+      return wrong(fmt::format("{} has {} peers and {} jobs; 1 to {} and 1 to {} are simulated",
+                               source_, peers, jobs, kMostPeers, kMostJobs),
+                   "write [[peers]] and [[job]] tables");
+    }
+    return check_churn();
+  }
+
+  Status check_sites() {
+    std::set<std::string> names;
+    for (const SiteSpec& site : scenario_.sites) {
+      if (site.name.empty() || !names.insert(site.name).second) {
+        return wrong(
+            fmt::format("{}: site \"{}\" has no name or is there twice", source_, site.name),
+            "give every [[site]] a name of its own");
+      }
+    }
+    const auto known = [&](const std::string& site, const std::string& who) -> Status {
+      if (names.contains(site)) return {};
+      return wrong(fmt::format("{}: {} is at site \"{}\", which is none", source_, who, site),
+                   "define it as [[site]]");
+    };
+    if (scenario_.broker.site.empty() && !scenario_.sites.empty()) {
+      scenario_.broker.site = scenario_.sites[0].name;
+    }
+    WEFT_TRY_STATUS(known(scenario_.broker.site, "the broker"));
+    for (const PeerGroup& group : scenario_.peers) WEFT_TRY_STATUS(known(group.site, group.name));
+    for (const PartitionSpec& cut : scenario_.partitions) {
+      WEFT_TRY_STATUS(known(cut.site, "a partition"));
+    }
+    std::set<std::pair<std::string, std::string>> linked;
+    for (const SiteLink& link : scenario_.links) {
+      WEFT_TRY_STATUS(known(link.from, "a link"));
+      WEFT_TRY_STATUS(known(link.to, "a link"));
+      linked.insert({link.from, link.to});
+      linked.insert({link.to, link.from});
+    }
+    if (scenario_.other_links) return {};
+    for (const std::string& a : names) {
+      for (const std::string& b : names) {
+        if (a == b || linked.contains({a, b})) continue;
+        return wrong(fmt::format("{}: nothing links {} and {}", source_, a, b),
+                     "write a [[link]] with from and to, or one without both for all other pairs");
+      }
+    }
+    return {};
+  }
+
+  Status check_churn() const {
+    for (const ChurnSpec& churn : scenario_.churn) {
+      const bool named =
+          churn.group.empty() ||
+          std::any_of(scenario_.peers.begin(), scenario_.peers.end(),
+                      [&](const PeerGroup& group) { return group.name == churn.group; });
+      if (!named) {
+        return wrong(
+            fmt::format("{}: [[churn]] of \"{}\", which are no peers", source_, churn.group),
+            "name a [[peers]], or leave group out for all");
+      }
+      if ((churn.life_s > 0) == !churn.trace.empty()) {
+        return wrong(fmt::format("{}: [[churn]] needs either life_s or a trace", source_), kHelp);
+      }
+    }
+    return {};
+  }
+
+  struct Family {
+    std::string name;
+    int64_t count = 1;
+  };
+
+  const toml::table& document_;
+  std::string source_;
+  Scenario scenario_;
+  std::vector<Family> families_;  // sites with a count
+  std::string transformer_error_;
+};
+
+}  // namespace
+
+Result<Scenario> parse_scenario(std::string_view text, const std::string& source) {
+  WEFT_TRY(const toml::table document, parse_toml(text, source));
+  return ScenarioReader(document, source).read();
+}
+
+}  // namespace weft::simulate
