@@ -297,11 +297,13 @@ std::vector<Key<JobSpec>> make_job_keys() {
       integer_key<S>("train.checkpoint.keep", 1, 1000, "complete checkpoints kept",
                      WEFT_FIELD(train.checkpoint_keep)),
       stages_key(),
-      choice_key<PipelineSchedule, S>("pipeline.schedule",
-                                      "order of passes: `1f1b` unless said; `gpipe` keeps every "
-                                      "micro-batch; `zb-h1` fills idle time with gradients of "
-                                      "weights, stages near the loss keep more",
-                                      WEFT_FIELD(pipeline.schedule)),
+      choice_key<PipelineSchedule, S>(
+          "pipeline.schedule",
+          "order of passes: `auto` is `1f1b`, or `zb-h1` where the "
+          "planner knows the peers' speeds and predicts it faster; "
+          "`gpipe` keeps every micro-batch; `zb-h1` fills idle time with gradients of "
+          "weights, stages near the loss keep more",
+          WEFT_FIELD(pipeline.schedule)),
   };
 }
 

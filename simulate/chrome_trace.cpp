@@ -38,17 +38,10 @@ void ChromeTrace::add(const std::string& event) {
   text_ += event;
 }
 
-bool ChromeTrace::wanted(const std::string& job) const {
-  if (job_.empty()) return true;
-  const auto named = names_.find(job);
-  return job == job_ || (named != names_.end() && named->second == job_);
-}
-
 int32_t ChromeTrace::process_of(const std::string& job) {
   const auto [known, added] = processes_.try_emplace(job, static_cast<int32_t>(processes_.size()));
   if (added) {
-    const auto named = names_.find(job);
-    const std::string name = job.empty() ? "cluster" : named == names_.end() ? job : named->second;
+    const std::string name = job.empty() ? "cluster" : job;
     add(fmt::format(R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":{}}}}})",
                     known->second, nlohmann::json(name).dump()));
   }

@@ -16,7 +16,6 @@ class ChromeTrace {
   // one by name. Beyond kMostEvents nothing more is kept.
   ChromeTrace(std::string job, int64_t steps) : job_(std::move(job)), steps_(steps) {}
 
-  void name_job(const std::string& id, const std::string& name) { names_[id] = name; }
   void span(const std::string& job, int32_t deployment, const PlaySpan& span);
   void event(double time_s, const std::string& job, const std::string& kind,
              const std::string& message);
@@ -30,11 +29,10 @@ class ChromeTrace {
   // Of a job's rows: its process.
   int32_t process_of(const std::string& job);
   void add(const std::string& event);
-  bool wanted(const std::string& job) const;
+  bool wanted(const std::string& job) const { return job_.empty() || job == job_; }
 
   std::string job_;
   int64_t steps_;
-  std::map<std::string, std::string> names_;
   std::map<std::string, int32_t> processes_;
   std::map<std::pair<std::string, int32_t>, int64_t> first_step_;  // of a deployment
   std::string text_ = "{\"traceEvents\":[";

@@ -38,7 +38,10 @@ int64_t Engine::now_ms() const {
 void Engine::record(const std::string& kind, const std::string& job, const std::string& message) {
   const std::string line = fmt::format("{} {} {} {}\n", now_ms(), job, kind, message);
   hash_.update(std::as_bytes(std::span(line.data(), line.size())));
-  if (options_.on_event) options_.on_event(queue_.now(), job, kind, message);
+  if (!options_.on_event) return;
+  const auto known = owned_.find(job);
+  options_.on_event(queue_.now(), known == owned_.end() ? job : known->second.outcome.name, kind,
+                    message);
 }
 
 void Engine::feed(const Event& event) {

@@ -111,8 +111,8 @@ int32_t Engine::run_of(const std::string& id, uint32_t epoch) {
   run->play = std::make_unique<JobPlay>(std::move(play), slot, world_, queue_);
   run->play->on_step = [this, slot](int32_t stage, int64_t step) { stepped(slot, stage, step); };
   if (options_.on_span) {
-    run->play->on_span = [this, id, epoch](const PlaySpan& span) {
-      options_.on_span(id, static_cast<int32_t>(epoch), span);
+    run->play->on_span = [this, name = owned.outcome.name, epoch](const PlaySpan& span) {
+      options_.on_span(name, static_cast<int32_t>(epoch), span);
     };
   }
   Owned& books = owned_.at(id);

@@ -29,8 +29,8 @@ struct JobModel {
 struct SimulateOptions {
   // By ChurnSpec: its trace, or empty.
   std::vector<std::vector<TraceRow>> traces;
-  // Called for what stages of jobs do (id of the job, number of its deployment), and for what the
-  // coordinator tells of jobs and peers; empty: nobody looks.
+  // Called for what stages of jobs do (name of the job, number of its deployment), and for what the
+  // coordinator tells of jobs and peers (empty name); empty: nobody looks.
   std::function<void(const std::string& job, int32_t deployment, const PlaySpan&)> on_span;
   std::function<void(double time_s, const std::string& job, const std::string& kind,
                      const std::string& message)>

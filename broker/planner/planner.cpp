@@ -178,6 +178,20 @@ Candidates candidates_of(const PlanInputs& in, const GraphChain& chain, double m
   return result;
 }
 
+// Of "auto": the plans under ZB-H1, which fills idle time with gradients of weights at the same
+// memory. The layouts are those the search has found for 1F1B.
+std::vector<Realised> under_zero_bubble(const PlanInputs& in, const std::vector<Realised>& plans) {
+  std::vector<Realised> result;
+  for (const Realised& plan : plans) {
+    if (!plan.timed || plan.peers.size() < 2) continue;
+    Realised other = plan;
+    if (!settle_gap(in, other)) continue;
+    predict_step(in, other);
+    result.push_back(std::move(other));
+  }
+  return result;
+}
+
 std::string how_text(int32_t asked, size_t stages, size_t peers, double least_gain) {
   const char* s = stages == 1 ? "" : "s";
   if (asked > 0) return fmt::format("{} stage{} as asked", stages, s);
@@ -215,6 +229,19 @@ Result<PlanReport> plan_job(const opdag::Graph& graph, const job::JobSpec& spec,
     if (!single || single->step_s >= plans[chosen].step_s) continue;
     plans.push_back(*single);
     chosen = plans.size() - 1;
+  }
+  if (spec.pipeline.schedule == job::PipelineSchedule::kAuto) {
+    PlanInputs split = in;
+    split.schedule.kind = job::PipelineSchedule::kZbH1;
+    std::vector<Realised> others = under_zero_bubble(split, plans);
+    if (!others.empty()) {
+      const size_t best = pick(others, options.least_gain);
+      if (others[best].step_s < plans[chosen].step_s * (1 - options.least_gain)) {
+        in.schedule = split.schedule;
+        plans = std::move(others);
+        chosen = best;
+      }
+    }
   }
   WEFT_TRY_STATUS(check_schedule(in, plans[chosen]));
   Explained facts;

@@ -47,6 +47,28 @@ TEST(Planner, AutoUsesOneStageWhereThereIsOneMicroBatch) {
   EXPECT_GT(many->stages.size(), 2u);
 }
 
+TEST(Planner, AutoSplitsTheBackwardWhereThatIsPredictedFaster) {
+  const opdag::Graph graph = chain_graph(8, 64, 512);
+  std::vector<PlannerPeer> peers = peers_of(4);
+  const auto step = [&](int32_t stages, job::PipelineSchedule schedule) {
+    job::JobSpec spec = chain_spec(64 * 8);
+    spec.pipeline = {stages, schedule};
+    const auto report = plan_job(graph, spec, peers, {});
+    EXPECT_TRUE(report.ok()) << report.error().text();
+    return std::pair(report->plan.schedule, report->prediction.step_s);
+  };
+  using enum job::PipelineSchedule;
+  EXPECT_EQ(step(4, kAuto).first, k1F1B) << "nobody knows how fast they are";
+  for (size_t i = 0; i < peers.size(); ++i) peers[i].gflops = 100 + 10 * static_cast<double>(i);
+  const auto chosen = step(4, kAuto);
+  EXPECT_EQ(chosen.first, kZbH1);
+  EXPECT_LT(chosen.second, 0.95 * step(4, k1F1B).second);
+  EXPECT_EQ(step(1, kAuto).first, k1F1B) << "nothing waits";
+  for (const int32_t stages : {0, 2, 3}) {
+    EXPECT_LE(step(stages, kAuto).second, 1.02 * step(stages, k1F1B).second) << stages;
+  }
+}
+
 TEST(Planner, KeepsTheScheduleAskedForAndRefusesAnUnknownOne) {
   const opdag::Graph graph = chain_graph(8, 4, 16);
   job::JobSpec spec = chain_spec(32);

@@ -145,7 +145,7 @@ checkpoint_every = 100
   options.on_event = [&](double time_s, const std::string& job, const std::string& kind,
                          const std::string& message) {
     ++kinds[kind];
-    if (job == "j-0000" && kind == "state" && message.find("failed") != std::string::npos) {
+    if (job == "job" && kind == "state" && message.find("failed") != std::string::npos) {
       failed_s = time_s;
     }
   };
