@@ -5,13 +5,10 @@
 #include <queue>
 #include <utility>
 
+#include "broker/planner/schedule_play.h"
+
 namespace weft::broker {
 namespace {
-
-using job::Action;
-using job::ActionKind;
-
-constexpr double kNever = -1;
 
 size_t peer_of(const Pipeline& pipeline, int32_t stage) {
   return static_cast<size_t>(pipeline.stages[static_cast<size_t>(stage)].peer);
@@ -29,132 +26,69 @@ Ways ways_of(const opdag::StageGraph& graph) {
   return ways;
 }
 
-// The way one message takes: what it occupies, and how long.
-struct Route {
-  double latency_s = 0;
-  std::vector<std::pair<size_t, double>> lines;  // line, seconds on it
-};
-
-// Stages and lines in virtual time. Stages are advanced in order of time, so that lines serve those
+// One step in a time of its own. Stages are advanced in order of time, so that lines serve those
 // who come first.
-class Player {
+class StepJudge final : public SchedulePlay::Host {
  public:
-  Player(const Pipeline& pipeline, const Network& network,
-         const std::vector<job::StageActions>& schedule)
-      : pipeline_(pipeline), schedule_(schedule), position_(schedule.size(), 0) {
-    const auto& edges = pipeline.graph.edges;
-    size_t micro_batches = 1;
-    for (const auto& actions : schedule) {
-      for (const Action& action : actions) {
-        micro_batches = std::max(micro_batches, static_cast<size_t>(action.micro_batch) + 1);
-      }
-    }
-    micro_batches_ = micro_batches;
-    arrival_.assign(2 * edges.size() * micro_batches, kNever);
-    waiter_.assign(arrival_.size(), -1);
+  StepJudge(const Pipeline& pipeline, const Network& network, const job::ScheduleOptions& schedule)
+      : play_(pipeline, schedule, false, *this) {
     std::map<std::pair<size_t, size_t>, size_t> pairs;
     std::vector<int32_t> shared;
-    for (const opdag::Edge& edge : edges) {
-      for (const bool back : {false, true}) {
-        const size_t from = peer_of(pipeline, back ? edge.to : edge.from);
-        const size_t to = peer_of(pipeline, back ? edge.from : edge.to);
-        const auto bytes = static_cast<double>(edge.bytes);
-        Route route{network.latency_s(from, to), {}};
-        const size_t pair =
-            pairs.try_emplace({from, to}, network.lines() + pairs.size()).first->second;
-        route.lines.emplace_back(pair, bytes * network.pair_seconds_per_byte(from, to));
-        shared.clear();
-        network.lines_of(from, to, shared);
-        for (const int32_t line : shared) {
-          const auto at = static_cast<size_t>(line);
-          route.lines.emplace_back(at, bytes * network.line_seconds_per_byte(at));
-        }
-        routes_.push_back(std::move(route));
+    for (const PlayWay& way : play_.ways()) {
+      const size_t from = peer_of(pipeline, way.from), to = peer_of(pipeline, way.to);
+      Route route{network.latency_s(from, to), {}};
+      const size_t pair =
+          pairs.try_emplace({from, to}, network.lines() + pairs.size()).first->second;
+      route.lines.emplace_back(pair, way.bytes * network.pair_seconds_per_byte(from, to));
+      shared.clear();
+      network.lines_of(from, to, shared);
+      for (const int32_t line : shared) {
+        const auto at = static_cast<size_t>(line);
+        route.lines.emplace_back(at, way.bytes * network.line_seconds_per_byte(at));
       }
+      routes_.push_back(std::move(route));
     }
     free_at_.assign(network.lines() + pairs.size(), 0.0);
   }
 
-  double run() {
-    for (size_t stage = 0; stage < schedule_.size(); ++stage) ready_.emplace(0.0, stage);
+  double run(size_t stages) {
+    for (size_t stage = 0; stage < stages; ++stage) {
+      play_.start(static_cast<int32_t>(stage), 0, 1, 0);
+    }
     while (!ready_.empty()) {
       const auto [now, stage] = ready_.top();
       ready_.pop();
-      advance(stage, now);
+      play_.advance(stage, now);
     }
     return end_;
   }
 
  private:
-  // Runs the stage from `now` until it computes or waits.
-  void advance(size_t stage, double now) {
-    const auto& actions = schedule_[stage];
-    for (size_t& at = position_[stage]; at < actions.size(); ++at) {
-      const Action& action = actions[at];
-      const ActionKind kind = action.kind;
-      if (kind == ActionKind::kSendActivation || kind == ActionKind::kSendGradient) {
-        send(action, now);
-      } else if (kind == ActionKind::kRecvActivation || kind == ActionKind::kRecvGradient) {
-        const size_t message = message_of(action);
-        const double arrival = arrival_[message];
-        if (arrival == kNever) {
-          waiter_[message] = static_cast<int32_t>(stage);
-          return;
-        }
-        if (arrival > now) {
-          ready_.emplace(arrival, stage);
-          return;
-        }
-      } else if (const double work = work_of(kind, stage); work > 0) {
-        ++at;
-        ready_.emplace(now + work, stage);
-        return;
-      }
-    }
-    end_ = std::max(end_, now);
-  }
+  // What a message occupies, and how long.
+  struct Route {
+    double latency_s = 0;
+    std::vector<std::pair<size_t, double>> lines;  // line, seconds on it
+  };
 
-  double work_of(ActionKind kind, size_t stage) const {
-    if (kind == ActionKind::kForward) return pipeline_.stages[stage].forward_s;
-    const double backward_s = pipeline_.stages[stage].backward_s;
-    if (kind == ActionKind::kBackward) return backward_s;
-    if (kind == ActionKind::kBackwardInput) return (1 - kWeightShare) * backward_s;
-    if (kind == ActionKind::kBackwardWeight) return kWeightShare * backward_s;
-    return 0;
+  void wake(int32_t stage, double time_s) override { ready_.emplace(time_s, stage); }
+  double compute(int32_t, const SchedulePlay::Op& op, int64_t, double) override {
+    return op.seconds;
   }
-
-  static bool is_gradient(ActionKind kind) {
-    return kind == ActionKind::kSendGradient || kind == ActionKind::kRecvGradient;
-  }
-  size_t way_of(const Action& action) const {
-    return 2 * static_cast<size_t>(action.edge) + (is_gradient(action.kind) ? 1 : 0);
-  }
-  size_t message_of(const Action& action) const {
-    return way_of(action) * micro_batches_ + static_cast<size_t>(action.micro_batch);
-  }
-
-  void send(const Action& action, double now) {
-    const Route& route = routes_[way_of(action)];
+  double send(int32_t, const SchedulePlay::Op& op, int64_t, double now) override {
+    const Route& route = routes_[static_cast<size_t>(op.way)];
     double passed = now;
     for (const auto& [line, seconds] : route.lines) {
       free_at_[line] = std::max(free_at_[line], now) + seconds;
       passed = std::max(passed, free_at_[line]);
     }
-    const size_t message = message_of(action);
-    arrival_[message] = passed + route.latency_s;
-    if (const int32_t waiting = waiter_[message]; waiting >= 0) {
-      ready_.emplace(std::max(now, arrival_[message]), static_cast<size_t>(waiting));
-    }
+    return passed + route.latency_s;
   }
+  void stepped(int32_t, int64_t, double now) override { end_ = std::max(end_, now); }
 
-  const Pipeline& pipeline_;
-  const std::vector<job::StageActions>& schedule_;
-  size_t micro_batches_ = 1;
-  std::vector<size_t> position_;
-  std::vector<double> arrival_, free_at_;
-  std::vector<int32_t> waiter_;
-  std::vector<Route> routes_;  // [2 edge + back]
-  using Ready = std::pair<double, size_t>;
+  SchedulePlay play_;
+  std::vector<Route> routes_;  // by way
+  std::vector<double> free_at_;
+  using Ready = std::pair<double, int32_t>;
   std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready_;
   double end_ = 0;
 };
@@ -162,8 +96,7 @@ class Player {
 double play(const Pipeline& pipeline, const Network& network, job::ScheduleOptions schedule,
             int32_t micro_batches) {
   schedule.micro_batches = micro_batches;
-  const auto actions = job::make_schedule(pipeline.graph, schedule);
-  return Player(pipeline, network, actions).run();
+  return StepJudge(pipeline, network, schedule).run(pipeline.stages.size());
 }
 
 }  // namespace

@@ -1,0 +1,167 @@
+#include "broker/planner/schedule_play.h"
+
+#include <algorithm>
+
+namespace weft::broker {
+namespace {
+
+using job::ActionKind;
+
+constexpr double kFree = -1;
+
+double work_of(ActionKind kind, const PipelineStage& stage) {
+  switch (kind) {
+    case ActionKind::kForward:
+      return stage.forward_s;
+    case ActionKind::kBackward:
+      return stage.backward_s;
+    case ActionKind::kBackwardInput:
+      return (1 - kWeightShare) * stage.backward_s;
+    case ActionKind::kBackwardWeight:
+      return kWeightShare * stage.backward_s;
+    default:
+      return 0;
+  }
+}
+
+bool sends(ActionKind kind) {
+  return kind == ActionKind::kSendActivation || kind == ActionKind::kSendGradient;
+}
+bool receives(ActionKind kind) {
+  return kind == ActionKind::kRecvActivation || kind == ActionKind::kRecvGradient;
+}
+bool is_gradient(ActionKind kind) {
+  return kind == ActionKind::kSendGradient || kind == ActionKind::kRecvGradient;
+}
+
+}  // namespace
+
+SchedulePlay::SchedulePlay(const Pipeline& pipeline, const job::ScheduleOptions& schedule,
+                           bool ties, Host& host)
+    : host_(host),
+      micro_batches_(static_cast<size_t>(std::max(schedule.micro_batches, 1))),
+      stages_(pipeline.stages.size()) {
+  for (const opdag::Edge& edge : pipeline.graph.edges) {
+    ways_.push_back({edge.from, edge.to, static_cast<double>(edge.bytes)});
+    ways_.push_back({edge.to, edge.from, static_cast<double>(edge.bytes)});
+  }
+  add_ops(pipeline, schedule);
+  if (ties) add_tie_ops(pipeline);
+  arrival_.assign(ways_.size() * 2 * micro_batches_, kFree);
+}
+
+void SchedulePlay::add_ops(const Pipeline& pipeline, const job::ScheduleOptions& schedule) {
+  const auto actions = job::make_schedule(pipeline.graph, schedule);
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    std::vector<Op>& ops = stages_[s].ops;
+    ops.reserve(actions[s].size());
+    for (const job::Action& action : actions[s]) {
+      Op op{Op::Kind::kCompute, action.kind, 0, action.micro_batch, 0};
+      if (sends(action.kind) || receives(action.kind)) {
+        op.kind = sends(action.kind) ? Op::Kind::kSend : Op::Kind::kReceive;
+        op.way = 2 * action.edge + (is_gradient(action.kind) ? 1 : 0);
+      } else {
+        op.seconds = work_of(action.kind, pipeline.stages[s]);
+        if (op.seconds <= 0) continue;
+      }
+      ops.push_back(op);
+    }
+  }
+}
+
+// Gradients of shared weights to their owners, then the weights back.
+void SchedulePlay::add_tie_ops(const Pipeline& pipeline) {
+  const auto first = static_cast<int32_t>(ways_.size());
+  for (const PipelineTie& tie : pipeline.ties) {
+    ways_.push_back({tie.other, tie.owner, tie.bytes});
+    ways_.push_back({tie.owner, tie.other, tie.bytes});
+  }
+  const auto each = [&](int32_t back, Op::Kind kind, ActionKind action, bool at_owner) {
+    for (size_t t = 0; t < pipeline.ties.size(); ++t) {
+      const PipelineTie& tie = pipeline.ties[t];
+      stages_[static_cast<size_t>(at_owner ? tie.owner : tie.other)].ops.push_back(
+          {kind, action, first + 2 * static_cast<int32_t>(t) + back, 0, 0});
+    }
+  };
+  each(0, Op::Kind::kSend, ActionKind::kSendGradient, false);
+  each(0, Op::Kind::kReceive, ActionKind::kRecvGradient, true);
+  each(1, Op::Kind::kSend, ActionKind::kSendActivation, true);
+  each(1, Op::Kind::kReceive, ActionKind::kRecvActivation, false);
+}
+
+void SchedulePlay::start(int32_t stage, int64_t first, int64_t last, double now) {
+  Stage& play = stages_[static_cast<size_t>(stage)];
+  play.alive = true;
+  play.step = first;
+  play.last = last;
+  host_.wake(stage, now);
+}
+
+size_t SchedulePlay::slot_of(const Op& op, int64_t step) const {
+  return (2 * static_cast<size_t>(op.way) + static_cast<size_t>(step & 1)) * micro_batches_ +
+         static_cast<size_t>(op.micro_batch);
+}
+
+void SchedulePlay::advance(int32_t stage, double now) {
+  Stage& play = stages_[static_cast<size_t>(stage)];
+  while (play.alive && play.step < play.last) {
+    if (play.position == play.ops.size()) {
+      play.position = 0;
+      host_.stepped(stage, ++play.step, now);
+      continue;
+    }
+    const Op& op = play.ops[play.position];
+    if (op.kind == Op::Kind::kSend) {
+      if (!send(stage, op, now)) return;
+    } else if (op.kind == Op::Kind::kReceive) {
+      if (!receive(stage, op, now)) return;
+    } else {
+      ++play.position;
+      host_.wake(stage, now + host_.compute(stage, op, play.step + 1, now));
+      return;
+    }
+    ++play.position;
+  }
+}
+
+// A message whose place is still taken by the one two steps before waits: workers have credits.
+bool SchedulePlay::send(int32_t stage, const Op& op, double now) {
+  Stage& play = stages_[static_cast<size_t>(stage)];
+  const size_t slot = slot_of(op, play.step);
+  if (arrival_[slot] != kFree) {
+    play.blocked_by = static_cast<int64_t>(slot);
+    return false;
+  }
+  arrival_[slot] = host_.send(stage, op, play.step + 1, now);
+  const int32_t to = ways_[static_cast<size_t>(op.way)].to;
+  Stage& receiver = stages_[static_cast<size_t>(to)];
+  if (receiver.alive && receiver.waits_for == static_cast<int64_t>(slot)) {
+    receiver.waits_for = -1;
+    host_.wake(to, std::max(now, arrival_[slot]));
+  }
+  return true;
+}
+
+bool SchedulePlay::receive(int32_t stage, const Op& op, double now) {
+  Stage& play = stages_[static_cast<size_t>(stage)];
+  const size_t slot = slot_of(op, play.step);
+  const double arrival = arrival_[slot];
+  if (arrival == kFree) {
+    play.waits_for = static_cast<int64_t>(slot);
+    return false;
+  }
+  if (arrival > now) {
+    host_.wake(stage, arrival);
+    return false;
+  }
+  arrival_[slot] = kFree;
+  const int32_t from = ways_[static_cast<size_t>(op.way)].from;
+  Stage& sender = stages_[static_cast<size_t>(from)];
+  if (sender.alive && sender.blocked_by == static_cast<int64_t>(slot)) {
+    sender.blocked_by = -1;
+    host_.wake(from, now);
+  }
+  return true;
+}
+
+}  // namespace weft::broker
