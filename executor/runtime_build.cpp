@@ -279,7 +279,10 @@ Status RuntimeImpl::build_program(const opdag::Graph& graph, const opdag::Partit
   spec.outputs = target.outputs;
   WEFT_TRY(target.program, Program::compile(graph, spec));
   target.present = true;
-  if (target.train && options_.capture && !device_.is_cpu()) {
+  if (options_.compute == Compute::kWaited) {
+    target.waiting =
+        std::make_unique<WaitingProgram>(target.program, target.from_edges(), target.loss);
+  } else if (target.train && options_.capture && !device_.is_cpu()) {
     capture_program(graph, stage, target);
   }
   return {};

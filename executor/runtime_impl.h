@@ -22,6 +22,7 @@
 #include "executor/program.h"
 #include "executor/stage_runtime.h"
 #include "executor/step_report.h"
+#include "executor/waiting_program.h"
 #include "opdag/cut_eval.h"
 
 namespace weft::executor {
@@ -67,6 +68,7 @@ struct StageProgram {
   int32_t stage = 0;  // in `stages`
   Program program;
   std::unique_ptr<CapturedProgram> captured;  // runs `program`, where it can
+  std::unique_ptr<WaitingProgram> waiting;    // runs in its place, where asked for
   std::vector<InputBinding> bindings;
   std::map<int32_t, IncomingEdge> incoming;  // by edge id
   std::map<int32_t, OutgoingEdge> outgoing;
@@ -74,6 +76,15 @@ struct StageProgram {
   size_t loss = SIZE_MAX, logits = SIZE_MAX, targets = SIZE_MAX;  // program outputs
   std::vector<std::pair<size_t, size_t>> buffer_updates;          // held tensor, program output
   std::vector<std::pair<std::string, size_t>> graph_outputs;
+
+  // By program input: its gradient goes back to another stage.
+  std::vector<bool> from_edges() const {
+    std::vector<bool> result;
+    for (const InputBinding& binding : bindings) {
+      result.push_back(binding.kind == InputBinding::Kind::kEdge);
+    }
+    return result;
+  }
 };
 
 // A micro-batch between its first receive and the last send of its gradients.
@@ -194,6 +205,9 @@ class RuntimeImpl final : public StageRuntime {
   Result<bool> collect_reports();  // false: some have not arrived
   Result<bool> await_verdict();
 
+  static Result<Program::Values> run_program(const StageProgram& program,
+                                             std::vector<at::IValue> inputs,
+                                             const RunContext& context);
   const StageProgram& active() const { return evaluating_ ? eval_ : train_; }
 
   opdag::Graph graph_, eval_graph_;

@@ -108,11 +108,17 @@ Result<Progress> RuntimeImpl::forward(int32_t micro_batch) {
   const RunContext context{options_.train.seed, step_, micro_batch, !evaluating_};
   const AutocastGuard autocast(autocast_type(options_.train.precision), device_.type());
   const StageProgram& program = active();
-  WEFT_TRY(Program::Values values, program.captured
-                                       ? program.captured->run(std::move(inputs), context)
-                                       : program.program.run(std::move(inputs), context));
+  WEFT_TRY(Program::Values values, run_program(program, std::move(inputs), context));
   after_forward(micro_batch, flight, values);
   return Progress::kDone;
+}
+
+Result<Program::Values> RuntimeImpl::run_program(const StageProgram& program,
+                                                 std::vector<at::IValue> inputs,
+                                                 const RunContext& context) {
+  if (program.waiting) return program.waiting->run(std::move(inputs), context);
+  if (program.captured) return program.captured->run(std::move(inputs), context);
+  return program.program.run(std::move(inputs), context);
 }
 
 void RuntimeImpl::after_forward(int32_t micro_batch, InFlight& flight, Program::Values& values) {
@@ -156,7 +162,7 @@ void RuntimeImpl::measure_eval(const Program::Values& values) {
     const at::IValue& value = values.outputs[output];
     if (value.isTensor()) outputs_[name] = value.toTensor().detach();
   }
-  if (program.logits == SIZE_MAX) return;
+  if (program.logits == SIZE_MAX || program.waiting) return;
   const at::Tensor logits = values.outputs[program.logits].toTensor();
   const at::Tensor targets = values.outputs[program.targets].toTensor();
   if (logits.dim() != targets.dim() + 1) return;  // class probabilities
@@ -237,11 +243,7 @@ Status RuntimeImpl::backward_input(int32_t micro_batch) {
   expect_gradients_to_send(flight);
   flight.owes_weights = true;
   if (!flight.recording) return {};
-  std::vector<bool> first;
-  for (const InputBinding& binding : train_.bindings) {
-    first.push_back(binding.kind == InputBinding::Kind::kEdge);
-  }
-  take_gradients(flight, flight.recording->backward_first(seeds(flight), first));
+  take_gradients(flight, flight.recording->backward_first(seeds(flight), train_.from_edges()));
   return {};
 }
 

@@ -15,6 +15,10 @@ Result<std::unique_ptr<StageRuntime>> StageRuntime::make(opdag::Graph graph,
                                                          const WeightSource& weights,
                                                          net::Endpoint& endpoint, Feed& feed) {
   WEFT_TRY(const at::Device device, parse_device(options.device));
+  if (options.compute == Compute::kWaited && !device.is_cpu()) {
+    return make_error(Code::kInvalid, "compute can be replaced by waiting on the CPU only",
+                      "start weft-worker without --wait");
+  }
   if (options.micro_batches < 1) {
     return make_error(Code::kInvalid,
                       fmt::format("{} micro-batches in a step", options.micro_batches));

@@ -37,6 +37,9 @@ namespace weft::executor {
 // Reads the bytes of a weight (WeightRef::path): an archive entry or a fetched blob.
 using WeightSource = std::function<Result<Buffer>(const opdag::WeightRef&)>;
 
+// kWaited: compute is measured once and then replaced by waiting (waiting_program.h).
+enum class Compute : uint8_t { kReal, kWaited };
+
 struct RuntimeOptions {
   job::TrainSpec train;
   std::vector<job::ParamGroup> groups;
@@ -45,6 +48,7 @@ struct RuntimeOptions {
   int32_t micro_batches = 1;
   std::string device = "cpu";
   Differentiation differentiation = Differentiation::kTape;
+  Compute compute = Compute::kReal;
   bool capture = true;          // passes as device graphs, where the device and the stage allow
   bool keep_gradients = false;  // model check: gradients stay readable, no optimizer step
   bool keep_outputs = false;    // model check: graph outputs of evaluations stay readable

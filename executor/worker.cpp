@@ -71,8 +71,9 @@ struct EndpointScope {
 
 class Assignment {
  public:
-  Assignment(const job::WorkerSpec& spec, WorkerControl& control, const EventSink& events)
-      : spec_(spec), control_(control), events_(events) {}
+  Assignment(const job::WorkerSpec& spec, Compute compute, WorkerControl& control,
+             const EventSink& events)
+      : spec_(spec), compute_(compute), control_(control), events_(events) {}
 
   int64_t steps_done() const { return steps_done_; }
 
@@ -110,7 +111,7 @@ class Assignment {
     }
     control_.moved();
     WEFT_TRY(LoadedStage stage,
-             load_stage(std::move(files), spec_, endpoint, [this] { control_.moved(); }));
+             load_stage(std::move(files), spec_, compute_, endpoint, [this] { control_.moved(); }));
     report(job::WorkerEventKind::kReady, endpoint.port());
     WEFT_TRY_STATUS(expect_line(control_, DaemonLine::Kind::kStart, "start"));
     return train(stage, batch, links.loss_stage, endpoint);
@@ -144,6 +145,7 @@ class Assignment {
   }
 
   const job::WorkerSpec& spec_;
+  Compute compute_;
   WorkerControl& control_;
   const EventSink& events_;
   int64_t steps_done_ = 0;
@@ -151,10 +153,11 @@ class Assignment {
 
 }  // namespace
 
-int run_worker(const job::WorkerSpec& spec, WorkerControl& control, const EventSink& events) {
+int run_worker(const job::WorkerSpec& spec, Compute compute, WorkerControl& control,
+               const EventSink& events) {
   log_info("job {} stage {}/{} on {}, {} threads", spec.job, spec.stage, spec.plan.partition.stages,
            spec.device, spec.threads);
-  Assignment assignment(spec, control, events);
+  Assignment assignment(spec, compute, control, events);
   Status status;
   try {
     status = assignment.run();

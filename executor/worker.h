@@ -2,6 +2,7 @@
 // weft-worker's compute thread; see job/worker_spec.h for what it says and hears.
 #pragma once
 
+#include "executor/stage_runtime.h"
 #include "executor/threads.h"
 #include "executor/worker_lines.h"
 #include "job/worker_spec.h"
@@ -14,6 +15,7 @@ inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 
 // Blocks until the job ends; a failure has been reported as an event when this returns.
-int run_worker(const job::WorkerSpec& spec, WorkerControl& control, const EventSink& events);
+int run_worker(const job::WorkerSpec& spec, Compute compute, WorkerControl& control,
+               const EventSink& events);
 
 }  // namespace weft::executor

@@ -25,6 +25,9 @@ constexpr size_t kMaxSpecBytes = size_t{64} << 20;
 constexpr const char* kUsage =
     "usage: weft-worker run [--spec FILE]   an assignment; without FILE its JSON is the first\n"
     "                                       line of standard input\n"
+    "                       [--wait]        for tests: computes one micro-batch some times, then\n"
+    "                                       waits as long instead of computing; nothing is "
+    "trained\n"
     "       weft-worker check ...           see weft model check\n"
     "       weft-worker prepare MODEL.pt2 --out DIR [--stages K] [--eval-model F]\n"
     "                                       for tests: graphs, plan, weights\n"
@@ -52,9 +55,12 @@ Result<job::WorkerSpec> read_spec(const std::string& path, os::LineReader& input
 
 int run_command(int argc, char** argv, os::JailMode jail) {
   std::string path;
+  Compute compute = Compute::kReal;
   for (int i = 2; i < argc; ++i) {
     if (std::strcmp(argv[i], "--spec") == 0 && i + 1 < argc) {
       path = argv[++i];
+    } else if (std::strcmp(argv[i], "--wait") == 0) {
+      compute = Compute::kWaited;
     } else {
       return usage(fmt::format("unknown argument {}", argv[i]));
     }
@@ -81,7 +87,7 @@ int run_command(int argc, char** argv, os::JailMode jail) {
   {
     const StdinThread reader(control, input, os::exit_now);
     const AliveThread alive(control, events);
-    code = run_worker(*spec, control, events);
+    code = run_worker(*spec, compute, control, events);
   }
   return code;
 }

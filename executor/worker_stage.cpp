@@ -127,8 +127,10 @@ FeedFiles feed_files(const job::WorkerSpec& spec) {
   return files;
 }
 
-RuntimeOptions runtime_options(const job::WorkerSpec& spec, const BatchShape& batch) {
+RuntimeOptions runtime_options(const job::WorkerSpec& spec, const BatchShape& batch,
+                               Compute compute) {
   RuntimeOptions options;
+  options.compute = compute;
   options.train = spec.spec.train;
   options.groups = spec.spec.groups;
   options.plan = spec.plan;
@@ -159,7 +161,7 @@ Result<StageFiles> load_stage_files(const job::WorkerSpec& spec, const CardMemor
   return files;
 }
 
-Result<LoadedStage> load_stage(StageFiles files, const job::WorkerSpec& spec,
+Result<LoadedStage> load_stage(StageFiles files, const job::WorkerSpec& spec, Compute compute,
                                net::Endpoint& endpoint, const std::function<void()>& moved) {
   LoadedStage loaded;
   WEFT_TRY(loaded.feed,
@@ -176,9 +178,9 @@ Result<LoadedStage> load_stage(StageFiles files, const job::WorkerSpec& spec,
     return os::map_file(found->second.path);
   };
   opdag::Graph graph = files.graph;
-  WEFT_TRY(loaded.runtime,
-           StageRuntime::make(std::move(files.graph), std::move(files.eval_graph),
-                              runtime_options(spec, files.batch), weights, endpoint, *loaded.feed));
+  WEFT_TRY(loaded.runtime, StageRuntime::make(std::move(files.graph), std::move(files.eval_graph),
+                                              runtime_options(spec, files.batch, compute), weights,
+                                              endpoint, *loaded.feed));
   WEFT_TRY_STATUS(load_start(*loaded.runtime, graph, spec));
   return loaded;
 }

@@ -32,7 +32,7 @@ struct LoadedStage {
 };
 // Reads data and weights, then the starting weights (`init`) or the checkpoint to resume from.
 // `moved` is called before each weight: a slow disk is no hang.
-Result<LoadedStage> load_stage(StageFiles files, const job::WorkerSpec& spec,
+Result<LoadedStage> load_stage(StageFiles files, const job::WorkerSpec& spec, Compute compute,
                                net::Endpoint& endpoint, const std::function<void()>& moved);
 
 }  // namespace weft::executor

@@ -18,15 +18,30 @@ class Laboratory:
     def address(self, name):
         return self.where[name][1]
 
-    def join(self, *names):
+    def join(self, *names, waits=False):
+        """waits: workers compute one micro-batch some times and then wait as long instead of computing."""
+        flags = ("--worker", self.waiting_worker()) if waits else ()
         for name in names:
-            self.cluster.start_peer(name, prefix=self.prefix(name), host=self.address(name))
+            self.cluster.start_peer(name, prefix=self.prefix(name), host=self.address(name), flags=flags)
         self.cluster.wait_idle(len(names))
+
+    def waiting_worker(self):
+        """A program, since a daemon gives its worker no such argument."""
+        path = os.path.join(self.folder, "waiting-worker")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\nexec "{harness.BIN}/weft-worker" "$@" --wait\n')
+        os.chmod(path, 0o755)
+        return path
 
     def train(self, name, **options):
         """Runs a job to its end; its record and the seconds of its steps, the first left out."""
-        path = harness.gpt_job(self.folder, name, **options)
-        self.cluster.weft("job", "submit", path)
+        self.submit(name, **options)
+        return self.finished(name)
+
+    def submit(self, name, **options):
+        self.cluster.weft("job", "submit", harness.gpt_job(self.folder, name, **options))
+
+    def finished(self, name):
         job = self.cluster.wait_job(name, {"finished"}, timeout_s=300)
         steps = self.cluster.weft_json("job", "metrics", name)["steps"]
         return job, [step["seconds"] for step in steps[1:]]
@@ -43,7 +58,7 @@ def laboratory(network, folder, known=True, gflops=None):
                 file.write(text)
             flags += [f"--{name}-file", path]
     with network.up() as where:
-        namespace, address = where["broker"]
+        namespace, address, _ = where["broker"]
         prefix = ["ip", "netns", "exec", namespace]
         cluster = harness.Cluster(folder, host=address, broker_flags=flags, broker_prefix=prefix)
         cluster.cli_prefix = prefix

@@ -70,6 +70,16 @@ def test_a_pair_has_its_rate_and_delay_in_each_direction():
             assert 0.6 < rate * 8e-6 / mbit_s / PAYLOAD < 1.03, (source, rate)
 
 
+def test_an_access_line_has_its_rate_up_and_down():
+    net = network.Network({"dsl": {"up_mbit_s": 8, "down_mbit_s": 50},
+                           "cable": {"up_mbit_s": 20, "down_mbit_s": 200}, "fast": {}}, {})
+    with net.up() as where:
+        for source, target, mbit_s in (("dsl", "fast", 8), ("fast", "dsl", 50), ("cable", "fast", 20),
+                                       ("fast", "cable", 200), ("dsl", "cable", 8), ("cable", "dsl", 20)):
+            _, rate = measure(where, source, target, int(mbit_s * 1e6 / 8 * 1.5))
+            assert 0.85 < rate * 8e-6 / mbit_s / PAYLOAD < 1.02, (source, target, rate * 8e-6)
+
+
 def test_all_flows_of_an_end_share_its_access_line():
     net = network.Network({"home": {"up_mbit_s": 10, "down_mbit_s": 30}, "x": {}, "y": {}},
                           network.full(["home", "x", "y"], {"mbit_s": 100, "delay_ms": 5}))
@@ -117,6 +127,47 @@ def test_a_broker_that_knows_the_lines_keeps_sites_together(folder):  # noqa: F8
         assert sum(site != sites[i - 1] for i, site in enumerate(sites)) == 2, sites
         # 15 ms between the sites for a stage of less than a millisecond: as many ahead as there are.
         assert "gap 2" in lab.cluster.weft("job", "explain", "sites").stdout
+
+
+def scenario(name):
+    try:
+        return {"lan": network.lan, "nanogpt": network.nanogpt, "aws": network.aws_regions}[name]()
+    except network.Missing as missing:
+        pytest.skip(str(missing))
+
+
+def test_one_lan_trains(folder):  # noqa: F811
+    net = scenario("lan")
+    with laboratory(net, folder, gflops=20) as lab:
+        lab.join(*net.ends)
+        job, seconds = lab.train("lan", stages=len(net.ends), steps=4)
+        assert job["loss"] < job["first_loss"]
+        assert len(seconds) == 3
+
+
+@pytest.mark.parametrize("name, one_way_s", [("nanogpt", 0.050), ("aws", 0.005)])
+def test_more_stages_than_cores_wait_instead_of_computing(folder, name, one_way_s):  # noqa: F811
+    net = scenario(name)
+    stages = len(net.ends)
+    with laboratory(net, folder, gflops=20) as lab:
+        lab.join(*net.ends, waits=True)
+        job, seconds = lab.train("waits", stages=stages, steps=3)
+        # Nothing is computed, and nobody can take it for training.
+        assert job["loss"] is None
+        said = [line["stage"] for line in lab.cluster.weft_json("job", "logs", "waits")["lines"]
+                if "nothing is computed" in line["text"]]
+        assert set(said) == set(range(stages))
+        # The messages are real: through all stages, and gradients back to those with weights.
+        assert min(seconds) > (stages - 1) * one_way_s
+        steps = lab.cluster.weft_json("job", "metrics", "waits")["steps"]
+        edges = set(steps[0]["edges"])
+        assert len(edges) >= stages - 1
+        assert all(sum(step["edges"][edge] for step in steps) > 0 for edge in edges)
+
+
+def test_a_table_of_regions_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(network.Missing, match="none.csv.*WEFT_AWS_REGIONS"):
+        network.aws_regions(str(tmp_path / "none.csv"))
 
 
 def test_a_network_that_names_nobody_is_refused():

@@ -1,12 +1,20 @@
 """The networks of the laboratory: who is there, over which lines. A scenario is data; it becomes
 namespaces (packet_gate.py), and the peers.toml and links.csv that `weft plan` and weft-broker read."""
 import contextlib
+import csv
 import json
 import os
 import subprocess
 import sys
 
-GATE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "packet_gate.py")
+HERE = os.path.dirname(os.path.abspath(__file__))
+GATE = os.path.join(HERE, "packet_gate.py")
+# Not ours to publish: beside the checkout, or where the variable says.
+AWS_TABLE = os.environ.get("WEFT_AWS_REGIONS") or os.path.join(HERE, "../../../shared/data/aws_10_regions.csv")
+
+
+class Missing(Exception):
+    """The measurements that a network is made of are not here; says which and how to get them."""
 
 
 class Network:
@@ -23,7 +31,7 @@ class Network:
 
     @contextlib.contextmanager
     def up(self):
-        """Gives {name: (namespace, address)}; the network is gone afterwards."""
+        """Gives {name: (namespace, address, device)}; the network is gone afterwards."""
         with subprocess.Popen([sys.executable, GATE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                               text=True) as gate:
             try:
@@ -32,7 +40,7 @@ class Network:
                 line = gate.stdout.readline()
                 if not line:
                     raise RuntimeError("the packet gate did not start; it needs root and /dev/net/tun")
-                yield {e["name"]: (e["namespace"], e["address"]) for e in json.loads(line)}
+                yield {e["name"]: (e["namespace"], e["address"], e["device"]) for e in json.loads(line)}
             finally:
                 gate.stdin.close()
                 gate.wait(30)
@@ -94,3 +102,17 @@ def four_homes(*only):
     pairs = {(a, b): {"mbit_s": min(lines[a][0], lines[b][1]), "delay_ms": lines[a][2] + lines[b][2]}
              for a in lines for b in lines if a != b}
     return Network(ends, pairs)
+
+
+def aws_regions(path=AWS_TABLE):
+    """Ten AWS regions, one peer each, from a table of pairs: region_a,region_b,delay_ms,bandwidth_gbps."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise Missing(f"no table of the AWS regions: {error}; name one in WEFT_AWS_REGIONS") from error
+    pairs = {}
+    for row in rows:
+        way = {"mbit_s": 1000 * float(row["bandwidth_gbps"]), "delay_ms": float(row["delay_ms"])}
+        pairs[row["region_a"], row["region_b"]] = pairs[row["region_b"], row["region_a"]] = way
+    return Network({name: {} for name in sorted({name for pair in pairs for name in pair})}, pairs)

@@ -1,35 +1,39 @@
 #!/usr/bin/env python3
-"""Network namespaces joined by a gate that behaves like a bad network: for each ordered pair of ends a
-rate, a delay and a share of packets lost (by seed), and for each end the rate of its access line, which
-all its flows share. TCP keeps its round trip: packets pass, nothing is answered on the way.
+"""Network namespaces joined by a gate that behaves like a bad network: for each end the rates of its access line
+up and down, which all its flows share, and for each ordered pair of ends a rate, a delay and a share of packets
+lost (by seed). TCP keeps its round trip: packets pass, nothing is answered on the way.
 
-The uplink of an end is a token bucket (tc tbf) on its device. Everything else is a delay line in this
-process between the tun devices of the ends: packets of a pair leave at the pair's rate, arrive after
-its delay, in order, and pass the downlink of the other end. A queue holds what its line carries in 0.1 s and two
-delays, and 256 KiB; what comes then is dropped, as a router does.
+An end is a veth pair: one device in the end's namespace, the other in the gate's. Their token buckets (tc tbf) are
+the access line: that of the end's device its uplink, that of the gate's device its downlink. What lies between is a
+delay line in this process, which reads and writes the gate's devices as packet sockets: packets of a pair leave at
+the pair's rate and arrive after its delay, in order. Its queue holds what the pair carries in 0.1 s and two delays,
+and 256 KiB; what comes then is dropped, as a router does, and so do the token buckets.
 
 A program of its own, so that nothing else of the caller delays packets: reads a network as JSON from
-standard input, makes it, prints the names and addresses of the namespaces as one line of JSON, and takes
+standard input, makes it, prints the names, addresses and devices of the namespaces as one line of JSON, and takes
 it away when standard input ends. Needs root.
 {"seed": 1, "ends": [{"name": "a", "up_mbit_s": 20, "down_mbit_s": 200}, {"name": "b"}],
  "pairs": [{"from": "a", "to": "b", "mbit_s": 50, "delay_ms": 10, "loss": 0.001}]}
 A pair or rate that is not given has no limit.
 """
 import contextlib
-import fcntl
+import ctypes
 import heapq
 import json
 import os
 import random
 import select
 import signal
-import struct
+import socket
 import subprocess
 import sys
 import time
 
-TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0
-IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
+ETH_P_IP = 0x0800
+SOL_PACKET, PACKET_IGNORE_OUTGOING, PACKET_VNET_HDR = 263, 23, 15
+SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
+SOCKET_BUFFER = 64 << 20
+# Before the packet: virtio_net_hdr, which tells how a packet of several segments is to be cut.
 VNET_HEADER = 10
 # Ethernet and, of a packet that stands for several segments, the headers of each further one.
 ETHERNET, SEGMENT, SEGMENT_HEADERS = 14, 1448, 66
@@ -37,41 +41,67 @@ MAX_QUEUE_S, MAX_QUEUE_BYTES = 0.1, 256 * 1024
 
 
 def sh(command):
-    subprocess.run(command, shell=True, check=True, capture_output=True)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"packet_gate: {command}: {done.stderr.strip()}")
+
+
+def enter_namespace(name):
+    with open(f"/run/netns/{name}", encoding="utf-8") as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0) != 0:
+            raise OSError(ctypes.get_errno(), f"entering the namespace {name}")
 
 
 def seconds_per_byte(mbit_s):
     return 8 / (mbit_s * 1e6) if mbit_s else 0.0
 
 
+def token_bucket(inside, device, mbit_s):
+    if not mbit_s:
+        return
+    rate = mbit_s * 1e6 / 8
+    # 8 ms of the rate, less below 20 Mbit/s: there whole packets are cut into segments.
+    burst = 4096 if mbit_s < 20 else max(32 * 1024, int(rate * 0.008))
+    sh(f"{inside} tc qdisc add dev {device} root tbf rate {mbit_s}mbit burst {burst} "
+       f"limit {int(rate * MAX_QUEUE_S) + MAX_QUEUE_BYTES}")
+
+
 class End:
-    """A namespace with one tun device."""
+    """A namespace with one device, and the socket of its other side."""
 
     def __init__(self, index, spec, prefix, whole):
-        self.name, self.index = spec["name"], index
-        self.namespace = f"{prefix}{index}"
-        self.address = f"10.79.{index // 250}.{index % 250 + 1}"
-        self.down = seconds_per_byte(spec.get("down_mbit_s"))
-        self.down_free = 0.0
+        self.name, self.namespace = spec["name"], f"{prefix}{index}"
+        number = bytes([79, index // 250, index % 250 + 1])
+        self.address = "10." + ".".join(map(str, number))
+        self.hardware = bytes([2, 0, 0]) + number
+        inside, outside = f"ip netns exec {self.namespace}", f"ip netns exec {prefix}gate"
+        self.device, far = self.namespace, f"{prefix}{index}g"
         sh(f"ip netns add {self.namespace}")
-        self.fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-        flags = IFF_TUN | IFF_NO_PI | (IFF_VNET_HDR if whole else 0)
-        fcntl.ioctl(self.fd, TUNSETIFF, struct.pack("16sH22x", self.namespace.encode(), flags))
-        if whole:
-            fcntl.ioctl(self.fd, TUNSETOFFLOAD, 1 | 2)
-        inside = f"ip netns exec {self.namespace}"
-        sh(f"ip link set {self.namespace} netns {self.namespace}")
+        sh(f"ip link add {self.device} address {self.hardware.hex(':')} netns {self.namespace} type veth "
+           f"peer name {far} netns {prefix}gate")
         sh(f"{inside} ip link set lo up")
         # 1 Gbit/s over 100 ms is 12.5 MB in flight.
         sh(f"{inside} sysctl -q -w net.ipv4.tcp_wmem='4096 65536 33554432' "
-           "net.ipv4.tcp_rmem='4096 131072 33554432'")
-        sh(f"{inside} ip addr add {self.address}/16 dev {self.namespace}")
-        sh(f"{inside} ip link set {self.namespace} txqueuelen 2000 up")
-        up = spec.get("up_mbit_s")
-        if up:
-            burst = 4096 if up < 20 else max(32 * 1024, int(up * 1e6 / 8 * 0.008))
-            sh(f"{inside} tc qdisc add dev {self.namespace} root tbf rate {up}mbit burst {burst} "
-               f"latency {int(1000 * MAX_QUEUE_S)}ms")
+           "net.ipv4.tcp_rmem='4096 131072 33554432' net.ipv6.conf.all.disable_ipv6=1")
+        sh(f"{outside} sysctl -q -w net.ipv6.conf.{far}.disable_ipv6=1")
+        sh(f"{inside} ip addr add {self.address}/16 dev {self.device}")
+        # No ARP: whatever leaves goes to the gate, which writes the hardware address of the end it is for.
+        for where, device in ((inside, self.device), (outside, far)):
+            segments = "" if whole else "gso_max_segs 1"
+            sh(f"{where} ip link set {device} arp off txqueuelen 2000 {segments} up")
+        token_bucket(inside, self.device, spec.get("up_mbit_s"))
+        token_bucket(outside, far, spec.get("down_mbit_s"))
+        self.far = far
+
+    def open(self):
+        """In the gate's namespace."""
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
+        self.socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+        self.socket.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+        for option in (SO_SNDBUFFORCE, SO_RCVBUFFORCE):
+            self.socket.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER)
+        self.socket.bind((self.far, ETH_P_IP))
+        self.fd = self.socket.fileno()
 
 
 class Way:
@@ -90,31 +120,36 @@ class Gate:
         self.random = random.Random(spec.get("seed", 1))
         self.ends, self.prefix = [], prefix
         self.ways = {(p["from"], p["to"]): Way(p) for p in spec.get("pairs", [])}
-        self.queue, self.order = [], 0  # (time, number, end or None, end, packet)
+        self.queue, self.order = [], 0  # (time, number, end, packet)
         self.by_address = {}
         self.spec = spec
 
     def open(self):
-        for index, end in enumerate(self.spec["ends"]):
-            # Packets of 64 KiB pass whole, unless some are lost: one would be 45 at once.
-            self.ends.append(End(index, end, self.prefix, self.whole))
-        self.by_address = {bytes(map(int, end.address.split("."))): end for end in self.ends}
-        names = {end.name for end in self.ends}
+        names = {end["name"] for end in self.spec["ends"]}
         for pair in self.ways:
             if not names.issuperset(pair):
                 raise SystemExit(f"packet_gate: a pair names {pair}, the ends are {sorted(names)}")
+        sh(f"ip netns add {self.prefix}gate")
+        for index, end in enumerate(self.spec["ends"]):
+            # Packets of 64 KiB pass whole, unless some are lost: one would be 45 at once.
+            self.ends.append(End(index, end, self.prefix, self.whole))
+        enter_namespace(f"{self.prefix}gate")
+        for end in self.ends:
+            end.open()
+        self.by_address = {socket.inet_aton(end.address): end for end in self.ends}
 
     def close(self):
-        for index in range(len(self.spec["ends"])):
-            subprocess.run(["ip", "netns", "del", f"{self.prefix}{index}"], capture_output=True, check=False)
+        for name in ("gate", *range(len(self.spec["ends"]))):
+            subprocess.run(["ip", "netns", "del", f"{self.prefix}{name}"], capture_output=True, check=False)
 
-    def wire_bytes(self, packet):
-        size = len(packet) - (VNET_HEADER if self.whole else 0)
-        return size + ETHERNET + max(0, -(-(size - 52) // SEGMENT) - 1) * SEGMENT_HEADERS
+    @staticmethod
+    def wire_bytes(packet):
+        size = len(packet) - VNET_HEADER
+        return size + max(0, -(-(size - ETHERNET - 52) // SEGMENT) - 1) * SEGMENT_HEADERS
 
-    def push(self, when, source, target, packet):
+    def push(self, when, target, packet):
         self.order += 1
-        heapq.heappush(self.queue, (when, self.order, source, target, packet))
+        heapq.heappush(self.queue, (when, self.order, target, packet))
 
     def take(self, source, now):
         for _ in range(64):
@@ -122,34 +157,26 @@ class Gate:
                 packet = os.read(source.fd, 70000)
             except BlockingIOError:
                 return
-            start = VNET_HEADER if self.whole else 0
-            if packet[start] >> 4 != 4:
-                continue  # neighbour discovery of IPv6
+            start = VNET_HEADER + ETHERNET
             target = self.by_address.get(packet[start + 16:start + 20])
-            if target is None:
+            if target is None or target is source:
                 continue
+            packet = packet[:VNET_HEADER] + target.hardware + source.hardware + packet[start - 2:]
             way = self.ways.get((source.name, target.name))
             if way is None:
-                self.push(now, source, target, packet)
+                self.push(now, target, packet)
                 continue
             gone = max(now, way.free) + self.wire_bytes(packet) * way.byte
             lost = way.loss and len(packet) > 200 and self.random.random() < way.loss
             if lost or gone - now > MAX_QUEUE_S + 2 * way.delay + MAX_QUEUE_BYTES * way.byte:
                 continue
             way.free = gone
-            self.push(gone + way.delay, source, target, packet)
+            self.push(gone + way.delay, target, packet)
 
     def arrive(self, now):
         while self.queue and self.queue[0][0] <= now:
-            when, _, source, target, packet = heapq.heappop(self.queue)
-            if source is not None and target.down:  # not yet through the access line
-                gone = max(when, target.down_free) + self.wire_bytes(packet) * target.down
-                if gone - when > MAX_QUEUE_S + MAX_QUEUE_BYTES * target.down:
-                    continue
-                target.down_free = gone
-                self.push(gone, None, target, packet)
-                continue
-            with contextlib.suppress(OSError):
+            _, _, target, packet = heapq.heappop(self.queue)
+            with contextlib.suppress(OSError):  # its downlink's queue is full
                 os.write(target.fd, packet)
 
     def run(self):
@@ -173,7 +200,7 @@ def main():
     gate = Gate(spec, f"wg{os.getpid()}-")
     try:
         gate.open()
-        print(json.dumps([{"name": e.name, "namespace": e.namespace, "address": e.address}
+        print(json.dumps([{"name": e.name, "namespace": e.namespace, "address": e.address, "device": e.device}
                           for e in gate.ends]), flush=True)
         gate.run()
     finally:
