@@ -46,7 +46,8 @@ bool Pacer::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms) 
                              : 0;
   since_ms_ = now_ms;
   acknowledged_ = acknowledged;
-  begun_ = busy_ = true;
+  begun_ = true;
+  busy_ = more_;
   round_trip_ms_ = round_trip_ms;
   shortest_ms_ = shortest_ms_ == 0 ? round_trip_ms : std::min(shortest_ms_, round_trip_ms);
   window_ms_ = 0;

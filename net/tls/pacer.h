@@ -32,8 +32,12 @@ class Pacer {
   static constexpr double kFarMs = 5;                                      // of round trip
   static constexpr size_t kMinWrite = 4096, kFirstWrite = 16 * 1024, kMaxWrite = 512 * 1024;
 
-  // After each write: whether there is more to send. A window with a lull measures the sender.
-  void note(bool more) { busy_ = busy_ && more; }
+  // After each write: whether there is more to send. A window with a lull measures the sender, and
+  // so does one that begins in a lull.
+  void note(bool more) {
+    more_ = more;
+    busy_ = busy_ && more;
+  }
   // When update wants to be called next.
   bool due(int64_t now_ms) const { return now_ms - since_ms_ >= window_ms_; }
   // acknowledged: bytes, by the other side's TCP since the connection began, out of order ones
@@ -69,7 +73,7 @@ class Pacer {
   double round_trip_ms_ = 0;                         // the latest
   double shortest_ms_ = 0, shortest_before_ms_ = 0;  // since the last probe, and before it
   int windows_ = 0;  // of this phase; slow ones in a row while cruising
-  bool begun_ = false, busy_ = true;
+  bool begun_ = false, busy_ = false, more_ = false;
   int64_t since_ms_ = 0, phase_since_ms_ = 0, window_ms_ = kMinWindowMs;
   uint64_t acknowledged_ = 0;
 };

@@ -153,6 +153,26 @@ TEST(Pacer, ALullEndsADrainAndAProbe) {
   }
 }
 
+// A message a second: the silence before it is no slow link. (One took a link of 200 Mbit/s for one
+// of 114 bytes a second and was stuck until its timeout.)
+TEST(Pacer, SilenceBeforeAMessageIsNoSlowLink) {
+  Pacer pacer;
+  int64_t now_ms = 0;
+  uint64_t acknowledged = 0;
+  pacer.update(now_ms, acknowledged, 100);
+  for (int message = 0; message < 50; ++message) {
+    now_ms += 1000;
+    for (const bool more : {true, true, false}) {
+      pacer.note(more);
+      if (pacer.due(now_ms)) pacer.update(now_ms, acknowledged, 100);
+      EXPECT_EQ(pacer.pacing_rate(), 0u);
+      EXPECT_EQ(pacer.rate(), 0);
+      now_ms += 3;
+    }
+    acknowledged += 50;  // during the silence
+  }
+}
+
 TEST(Pacer, ASenderWithLittleToSayLearnsNothing) {
   SimulatedLink link;
   link.run(5000);
