@@ -85,6 +85,7 @@ struct TrainSpec {
 struct PipelineSpec {
   int32_t stages = 0;  // 0: auto
   PipelineSchedule schedule = PipelineSchedule::kAuto;
+  int32_t gap = 0;  // 0: auto
 };
 
 struct JobSpec {

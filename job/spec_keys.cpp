@@ -190,25 +190,20 @@ Key<JobSpec> betas_key() {
   return key;
 }
 
-Key<JobSpec> stages_key() {
-  constexpr int64_t kMaxStages = 1024;
-  Key<JobSpec> key{"pipeline.stages",
-                   fmt::format("\"auto\" or 1 to {}", kMaxStages),
-                   "into how many stages (peers) the model is cut",
-                   false,
-                   false,
-                   {},
-                   {}};
-  key.read = [](JobSpec& s, const json& value) -> Status {
-    s.pipeline.stages = 0;
+// A count that the planner chooses where it is "auto", 0 in the spec.
+Key<JobSpec> planned_key(const char* path, const char* help, int64_t most,
+                         int32_t PipelineSpec::*field) {
+  Key<JobSpec> key{path, fmt::format("\"auto\" or 1 to {}", most), help, false, false, {}, {}};
+  key.read = [most, field](JobSpec& s, const json& value) -> Status {
+    s.pipeline.*field = 0;
     if (value == "auto") return {};
     if (!value.is_number()) return not_a("\"auto\" or a whole number", value);
-    WEFT_TRY(const int64_t stages, as_integer(value, 1, kMaxStages));
-    s.pipeline.stages = static_cast<int32_t>(stages);
+    WEFT_TRY(const int64_t count, as_integer(value, 1, most));
+    s.pipeline.*field = static_cast<int32_t>(count);
     return {};
   };
-  key.write = [](const JobSpec& s) {
-    return s.pipeline.stages == 0 ? json("auto") : json(s.pipeline.stages);
+  key.write = [field](const JobSpec& s) {
+    return s.pipeline.*field == 0 ? json("auto") : json(s.pipeline.*field);
   };
   return key;
 }
@@ -296,7 +291,8 @@ std::vector<Key<JobSpec>> make_job_keys() {
                      WEFT_FIELD(train.checkpoint_every)),
       integer_key<S>("train.checkpoint.keep", 1, 1000, "complete checkpoints kept",
                      WEFT_FIELD(train.checkpoint_keep)),
-      stages_key(),
+      planned_key("pipeline.stages", "into how many stages (peers) the model is cut", 1024,
+                  &PipelineSpec::stages),
       choice_key<PipelineSchedule, S>(
           "pipeline.schedule",
           "order of passes: `auto` is `1f1b`, or `zb-h1` where the "
@@ -304,6 +300,10 @@ std::vector<Key<JobSpec>> make_job_keys() {
           "`gpipe` keeps every micro-batch; `zb-h1` fills idle time with gradients of "
           "weights, stages near the loss keep more",
           WEFT_FIELD(pipeline.schedule)),
+      planned_key("pipeline.gap",
+                  "micro-batches by which a stage is ahead of the next, to hide latency; 1 is "
+                  "textbook 1F1B, `auto` what links ask for and memory allows",
+                  65536, &PipelineSpec::gap),
   };
 }
 

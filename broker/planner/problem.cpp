@@ -205,9 +205,9 @@ Pipeline chain_pipeline(const Problem& problem, const Layout& layout) {
 
 double estimate_layout(const Problem& problem, const Layout& layout) {
   const ChainTimes times = times_of(problem, layout);
-  const int32_t wanted = problem.gaps ? std::min(job::gap_for(times.widest, 0, times.compute),
-                                                 problem.schedule.micro_batches)
-                                      : 1;
+  const int32_t wanted =
+      std::min(problem.gap > 0 ? problem.gap : job::gap_for(times.widest, 0, times.compute),
+               problem.schedule.micro_batches);
   const int32_t gap = gap_within_memory(problem, layout, wanted);
   if (gap == 0) return kInfinity;
   job::ScheduleOptions schedule = problem.schedule;
@@ -226,7 +226,7 @@ double estimate_layout(const Problem& problem, const Layout& layout) {
 }
 
 int32_t gap_wanted(const Problem& problem, const Layout& layout) {
-  if (!problem.gaps) return 1;
+  if (problem.gap > 0) return std::min(problem.gap, problem.schedule.micro_batches);
   return choose_gap(chain_pipeline(problem, layout), problem.network,
                     problem.schedule.micro_batches)
       .gap;

@@ -45,7 +45,9 @@ struct Problem {
   job::ScheduleOptions schedule;     // kind and micro_batches
   int32_t stages = 0;                // asked for; 0: any number up to most_stages
   int32_t most_stages = 32;
-  bool gaps = true;  // false: speeds are unknown, and with them what a gap would have to hide
+  // 0: the gap the links ask for; else this one. 1 where speeds are unknown, and with them what a
+  // gap would have to hide.
+  int32_t gap = 0;
 
   size_t peers() const { return memory_bytes.size(); }
   double forward(int32_t peer, int32_t begin, int32_t end) const {
@@ -75,7 +77,7 @@ int32_t gap_within_memory(const Problem& problem, const Layout& layout, int32_t 
 // A layout as stages that pass everything to the next one, as if the graph were a chain.
 Pipeline chain_pipeline(const Problem& problem, const Layout& layout);
 
-// The gap the links of a layout ask for, 1 without problem.gaps.
+// The problem's gap, or the one that the links of a layout ask for.
 int32_t gap_wanted(const Problem& problem, const Layout& layout);
 
 // Predicted seconds of a step with the gap that the links ask for and memory allows; infinite where

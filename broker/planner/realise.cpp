@@ -128,7 +128,9 @@ int32_t stage_over_memory(const PlanInputs& in, const Realised& realised, int32_
 // Where a speed is unknown, so is what the gap would have to hide.
 bool settle_gap(const PlanInputs& in, Realised& realised) {
   GapChoice wanted;
-  if (realised.timed) {
+  if (in.spec.pipeline.gap > 0) {
+    wanted.gap = std::min(in.spec.pipeline.gap, in.schedule.micro_batches);
+  } else if (realised.timed) {
     wanted = choose_gap(realised.pipeline, in.network, in.schedule.micro_batches);
   }
   for (realised.gap = wanted.gap; realised.gap > 1; realised.gap /= 2) {
@@ -136,6 +138,13 @@ bool settle_gap(const PlanInputs& in, Realised& realised) {
   }
   if (realised.gap == 1 && stage_over_memory(in, realised, 1) >= 0) return false;
   if (wanted.gap == 1) return true;
+  realised.gap_reason = " as asked";
+  if (wanted.from < 0) {
+    if (realised.gap < wanted.gap) {
+      realised.gap_reason = fmt::format(", for want of memory instead of {}", wanted.gap);
+    }
+    return true;
+  }
   const auto name = [&](int32_t stage) {
     return in.peers[static_cast<size_t>(realised.peers[static_cast<size_t>(stage)])].id;
   };

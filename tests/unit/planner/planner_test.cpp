@@ -52,7 +52,7 @@ TEST(Planner, AutoSplitsTheBackwardWhereThatIsPredictedFaster) {
   std::vector<PlannerPeer> peers = peers_of(4);
   const auto step = [&](int32_t stages, job::PipelineSchedule schedule) {
     job::JobSpec spec = chain_spec(64 * 8);
-    spec.pipeline = {stages, schedule};
+    spec.pipeline = {stages, schedule, 0};
     const auto report = plan_job(graph, spec, peers, {});
     EXPECT_TRUE(report.ok()) << report.error().text();
     return std::pair(report->plan.schedule, report->prediction.step_s);
@@ -67,6 +67,31 @@ TEST(Planner, AutoSplitsTheBackwardWhereThatIsPredictedFaster) {
   for (const int32_t stages : {0, 2, 3}) {
     EXPECT_LE(step(stages, kAuto).second, 1.02 * step(stages, k1F1B).second) << stages;
   }
+}
+
+TEST(Planner, TheGapIsAsAskedOrAsLinksAndMemoryHaveIt) {
+  const opdag::Graph graph = chain_graph(6, 64, 256);
+  std::vector<PlannerPeer> peers = peers_of(2);
+  for (PlannerPeer& peer : peers) peer.gflops = 100;
+  std::vector<PlannerLink> links = {{"p-0", "p-1", 20, 1000}, {"p-1", "p-0", 20, 1000}};
+  job::JobSpec spec = chain_spec(64 * 32);
+  spec.pipeline = {2, job::PipelineSchedule::k1F1B, 0};
+  const auto ruled = plan_job(graph, spec, peers, links);
+  ASSERT_TRUE(ruled.ok()) << ruled.error().text();
+  EXPECT_GT(ruled->plan.gap, 4);
+  spec.pipeline.gap = 1;
+  const auto textbook = plan_job(graph, spec, peers, links);
+  ASSERT_TRUE(textbook.ok());
+  EXPECT_EQ(textbook->plan.gap, 1);
+  EXPECT_GT(textbook->prediction.step_s, 1.5 * ruled->prediction.step_s);
+  EXPECT_LT(textbook->prediction.stages[0].memory_bytes, ruled->prediction.stages[0].memory_bytes);
+  spec.pipeline.gap = 3;
+  const auto three = plan_job(graph, spec, peers, links);
+  ASSERT_TRUE(three.ok());
+  EXPECT_EQ(three->plan.gap, 3);
+  EXPECT_THAT(three->plan.reason, HasSubstr("gap 3 as asked"));
+  spec.pipeline.gap = 4096;
+  EXPECT_EQ(plan_job(graph, spec, peers, links)->plan.gap, 32) << "there are no more micro-batches";
 }
 
 TEST(Planner, KeepsTheScheduleAskedForAndRefusesAnUnknownOne) {
