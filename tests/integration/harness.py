@@ -250,7 +250,7 @@ def tiny_tokens(folder, count=20000):
     return os.path.join(folder, "tokens")
 
 
-def gpt_job(folder, name="gpt", model=None, stages=2, steps=10, schedule="1f1b", batch=4, train=""):
+def gpt_job(folder, name="gpt", model=None, stages=2, steps=10, schedule="1f1b", batch=4, train="", gap="auto"):
     path = os.path.join(folder, f"{name}.toml")
     with open(path, "w", encoding="utf-8") as file:
         file.write(f'''name = "{name}"
@@ -274,5 +274,6 @@ seed = 7
 [pipeline]
 stages = {stages}
 schedule = "{schedule}"
+gap = {json.dumps(gap)}
 ''')
     return path
