@@ -30,7 +30,8 @@ SCHEDULES = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B,
              "zb-v": pipelining.ScheduleZBVZeroBubble}
 SINGLE = ("gpipe", "1f1b")
 SPLIT_BACKWARD = ("interleaved-zb", "zb-v")
-RUN_TIMEOUT_S = 240
+RUN_TIMEOUT_S = 60
+WARM_UP = 2  # steps that pay for connections and memory
 
 
 # ---- the samples of a step, as job/sample_order.h has them
@@ -262,13 +263,12 @@ class Rank:
         order = sample_order(len(self.tokens), self.setting["seed"])
         batch = self.setting["batch"]
         ends, losses = [time.monotonic()], []
-        for i in range(self.run["steps"] + 1):
+        for i in range(self.run["steps"] + WARM_UP):
             losses.append(self.step(order[i * batch:(i + 1) * batch]))
             ends.append(time.monotonic())
         dist.barrier()
-        # The first step pays for connections and memory.
         return {"last": self.stages - 1 in self.mine, "losses": losses,
-                "seconds": [b - a for a, b in zip(ends[1:], ends[2:])]}
+                "seconds": [b - a for a, b in zip(ends[WARM_UP:], ends[WARM_UP + 1:])]}
 
 
 def rank_main(setting, program, tokens, rank, run, pipe):
