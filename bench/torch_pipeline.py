@@ -124,7 +124,10 @@ class Cut:
             if self.stage[node] == index and node in self.trained and node.users:
                 value(node)
         if index + 1 < self.stages:
-            graph.output(tuple(value(node) for node in self.crossing[index]))
+            # gloo sends what lies in one piece, and the schedules of zero bubbles refuse views.
+            graph.output(tuple(
+                graph.call_method("clone", (value(node),), {"memory_format": torch.contiguous_format})
+                for node in self.crossing[index]))
         else:
             graph.output(graph.call_method("reshape", (value(self.loss), (1,))))
         graph.eliminate_dead_code()
