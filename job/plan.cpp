@@ -21,6 +21,8 @@ Result<StagePlan> stage_from_json(const json& value) {
   reader.number("flops", stage.flops);
   reader.integer("parameter_bytes", stage.parameter_bytes, 0);
   reader.integer("memory_bytes", stage.memory_bytes, 0);
+  reader.number("compute_s", stage.compute_s);
+  reader.number("correction", stage.correction);
   WEFT_TRY_STATUS(reader.status());
   return stage;
 }
@@ -49,7 +51,9 @@ json plan_to_json(const Plan& plan) {
     stages.push_back({{"replicas", stage.replicas},
                       {"flops", number_to_json(stage.flops)},
                       {"parameter_bytes", stage.parameter_bytes},
-                      {"memory_bytes", stage.memory_bytes}});
+                      {"memory_bytes", stage.memory_bytes},
+                      {"compute_s", number_to_json(stage.compute_s)},
+                      {"correction", number_to_json(stage.correction)}});
   }
   return {{"epoch", plan.epoch},
           {"partition", {{"stages", plan.partition.stages}, {"stage_of", plan.partition.stage_of}}},

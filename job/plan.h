@@ -18,6 +18,9 @@ struct StagePlan {
   double flops = 0;                   // forward + backward of one micro-batch
   int64_t parameter_bytes = 0;
   int64_t memory_bytes = 0;  // estimate: weights, gradients, optimizer, activations in flight
+  double compute_s = 0;      // predicted, of a step; 0: the peer's speed is not known
+  // What the peer's profile was multiplied by; 0: the speed is from elsewhere.
+  double correction = 0;
 };
 
 struct Plan {

@@ -207,9 +207,10 @@ void fill_memory(const opdag::Graph& graph, const job::TrainSpec& train, const U
 }
 
 // Work of the units before each cut.
-std::vector<Work> sums_over(const std::vector<Work>& unit_work, const std::vector<int32_t>& cuts) {
-  std::vector<Work> sums(1);
-  Work sum;
+std::vector<job::Work> sums_over(const std::vector<job::Work>& unit_work,
+                                 const std::vector<int32_t>& cuts) {
+  std::vector<job::Work> sums(1);
+  job::Work sum;
   for (size_t c = 1; c < cuts.size(); ++c) {
     for (int32_t unit = cuts[c - 1]; unit < cuts[c]; ++unit) {
       sum.add(unit_work[static_cast<size_t>(unit)]);
@@ -228,14 +229,14 @@ GraphChain chain_of(const opdag::Graph& graph, const job::TrainSpec& train,
   const std::vector<Flow> flows = flows_of(graph, units, bytes);
   const std::vector<double> forward = crossing(flows, units.nodes.size(), false);
   const std::vector<double> backward = crossing(flows, units.nodes.size(), true);
-  std::vector<Work> unit_work(units.nodes.size());
-  const std::vector<Work> work_of = node_work(graph);
+  std::vector<job::Work> unit_work(units.nodes.size());
+  const std::vector<job::Work> work_of = job::node_work(graph);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     unit_work[static_cast<size_t>(units.of_node[i])].add(work_of[i]);
   }
   std::vector<double> weight;
-  for (const Work& work : unit_work) {
-    const Seconds seconds = seconds_of(work, PlannerPeer{});
+  for (const job::Work& work : unit_work) {
+    const job::PassSeconds seconds = seconds_of(work, PlannerPeer{}, train.precision);
     weight.push_back(seconds.forward + seconds.backward);
   }
   GraphChain result;
@@ -248,11 +249,11 @@ GraphChain chain_of(const opdag::Graph& graph, const job::TrainSpec& train,
   }
   fill_memory(graph, train, units, flows, node_stash(graph, train.precision, bytes),
               run_of_unit(result.cuts), problem.chain);
-  const std::vector<Work> sums = sums_over(unit_work, result.cuts);
+  const std::vector<job::Work> sums = sums_over(unit_work, result.cuts);
   for (const PlannerPeer& peer : peers) {
     std::vector<double> forward_s, backward_s;
-    for (const Work& work : sums) {
-      const Seconds seconds = seconds_of(work, peer);
+    for (const job::Work& work : sums) {
+      const job::PassSeconds seconds = seconds_of(work, peer, train.precision);
       forward_s.push_back(seconds.forward);
       backward_s.push_back(seconds.backward);
     }

@@ -9,10 +9,8 @@
 namespace weft::broker {
 namespace {
 
-// A CPU core does about 5 multiply-adds in the time one byte moves; forward, backward and the
-// gradient's write make three passes over memory (measured orders of magnitude, methods 3).
+// A CPU core does about 5 multiply-adds in the time one byte moves (measured order of magnitude).
 constexpr double kFlopsPerByte = 5;
-constexpr double kBackwardPasses = 2;
 
 // Bytes a parameter element occupies while training: weight, gradient, optimizer state, in fp32
 // (methods 3), twice that in fp64.
@@ -38,35 +36,27 @@ double tied_bytes(const opdag::Graph& graph, const opdag::Leaf& leaf, const job:
   return train.precision == job::Precision::kFp64 ? 2 * bytes : bytes;
 }
 
-void Work::add(const Work& other) {
-  operators += other.operators;
-  flops_forward += other.flops_forward;
-  flops_backward += other.flops_backward;
-  bytes += other.bytes;
+double PlannerPeer::promised_gflops() const {
+  if (gflops > 0 || !profile) return std::max(gflops, 0.0);
+  const auto matrix = static_cast<size_t>(job::OpClass::kMatrix);
+  const double each = profile->fp32.costs[matrix].forward.flop_s * correction;
+  return each > 0 ? 1e-9 / each : 0;
 }
 
-std::vector<Work> node_work(const opdag::Graph& graph) {
-  std::vector<Work> work;
-  work.reserve(graph.nodes.size());
-  for (const opdag::Node& node : graph.nodes) {
-    const opdag::OpInfo* info = opdag::find_op(node.op);
-    const opdag::Cost cost = opdag::node_cost(graph, node);
-    const bool view = info != nullptr && info->view;
-    work.push_back({view ? 0.0 : 1.0, cost.flops_forward, cost.flops_backward,
-                    view ? 0.0 : cost.bytes_forward});
+job::PassSeconds seconds_of(const job::Work& work, const PlannerPeer& peer,
+                            job::Precision precision) {
+  job::PassSeconds seconds;
+  if (peer.gflops > 0) {
+    const double per_byte = peer.memory_gbyte_s > 0 ? 1e-9 / peer.memory_gbyte_s : 0;
+    seconds = job::seconds_of(
+        work, job::plain_costs(1e-9 / peer.gflops, per_byte, std::max(peer.op_us, 0.0) * 1e-6));
+  } else if (peer.profile) {
+    seconds = job::seconds_of(work, *peer.profile, precision);
+  } else {
+    constexpr double kPerFlop = 1e-9 / kNominalGflops;
+    return job::seconds_of(work, job::plain_costs(kPerFlop, kFlopsPerByte * kPerFlop, 0));
   }
-  return work;
-}
-
-Seconds seconds_of(const Work& work, const PlannerPeer& peer) {
-  const bool known = peer.gflops > 0;
-  const double per_flop = 1e-9 / (known ? peer.gflops : kNominalGflops);
-  double per_byte = known ? 0 : kFlopsPerByte * per_flop;
-  if (known && peer.memory_gbyte_s > 0) per_byte = 1e-9 / peer.memory_gbyte_s;
-  const double each = known ? std::max(peer.op_us, 0.0) * 1e-6 : 0;
-  const double pass = each * work.operators + per_byte * work.bytes;
-  return {per_flop * work.flops_forward + pass,
-          per_flop * work.flops_backward + kBackwardPasses * pass};
+  return {seconds.forward * peer.correction, seconds.backward * peer.correction};
 }
 
 Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec& spec,
@@ -75,7 +65,7 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec
   WEFT_TRY(costs.graph, opdag::stage_graph(graph, partition));
   const ValueBytes bytes = value_bytes(graph, spec.train.precision);
   const std::vector<double> stash = node_stash(graph, spec.train.precision, bytes);
-  const std::vector<Work> work = node_work(graph);
+  const std::vector<job::Work> work = job::node_work(graph);
   for (opdag::Edge& edge : costs.graph.edges) {
     edge.bytes = std::llround(bytes.sent[static_cast<size_t>(edge.value)]);
   }
@@ -83,12 +73,13 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec
     WEFT_TRY(const opdag::Stage stage, opdag::extract_stage(graph, partition, index));
     job::StagePlan plan;
     double fixed = 0, kept = 0;
-    Work sum;
+    job::Work sum;
     for (int32_t node : stage.nodes) {
       sum.add(work[static_cast<size_t>(node)]);
       kept += stash[static_cast<size_t>(node)];
     }
-    plan.flops = sum.flops_forward + sum.flops_backward;
+    const job::ClassWork total = sum.total();
+    plan.flops = total.flops_forward + total.flops_backward;
     for (const opdag::Edge& edge : stage.inputs)
       kept += bytes.kept[static_cast<size_t>(edge.value)];
     std::set<int32_t> tied;  // several names of one weight are stored once

@@ -6,6 +6,7 @@
 #include "broker/planner/planner.h"
 #include "job/plan.h"
 #include "job/schedule.h"
+#include "job/work.h"
 #include "opdag/cut.h"
 
 namespace weft::broker {
@@ -28,27 +29,18 @@ double leaf_bytes(const opdag::Graph& graph, const opdag::Leaf& leaf, const job:
 // Of a weight's gradient, or of the weight, when stages that share it exchange them.
 double tied_bytes(const opdag::Graph& graph, const opdag::Leaf& leaf, const job::TrainSpec& train);
 
-// What there is to do for one micro-batch, of a node or of many.
-struct Work {
-  double operators = 0;  // views left out
-  double flops_forward = 0, flops_backward = 0;
-  double bytes = 0;  // read and written, forward
-  void add(const Work& other);
-};
-std::vector<Work> node_work(const opdag::Graph& graph);
-
-// A peer of unknown speed does kNominalGflops FLOP equivalents: ratios are right, seconds are not.
-struct Seconds {
-  double forward = 0, backward = 0;
-};
-Seconds seconds_of(const Work& work, const PlannerPeer& peer);
+// Seconds of one micro-batch's work on a peer: by the speed that somebody wrote down, else by its
+// profile, times its correction. A peer of unknown speed does kNominalGflops FLOP equivalents:
+// ratios are right, seconds are not.
+job::PassSeconds seconds_of(const job::Work& work, const PlannerPeer& peer,
+                            job::Precision precision);
 
 // flops, parameter_bytes and memory_bytes of every stage of a partition; no replicas. The memory of
 // a stage is fixed + stash x micro-batches in flight.
 struct StageCosts {
   opdag::StageGraph graph;  // with Edge::bytes as sent
   std::vector<job::StagePlan> stages;
-  std::vector<Work> work;
+  std::vector<job::Work> work;
   std::vector<double> fixed_bytes, stash_bytes;
 };
 Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec& spec,

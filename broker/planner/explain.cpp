@@ -152,6 +152,13 @@ PlanReport explain(const PlanInputs& in, const Realised& chosen, const Explained
   const size_t stages = plan.stages.size();
   for (size_t s = 0; s < stages; ++s) {
     plan.stages[s].replicas = {peer_name(in, chosen, static_cast<int32_t>(s))};
+    const auto peer = static_cast<size_t>(chosen.peers[s]);
+    if (in.speed_known[peer]) {
+      const PipelineStage& stage = chosen.pipeline.stages[s];
+      plan.stages[s].compute_s = in.schedule.micro_batches * (stage.forward_s + stage.backward_s);
+      const bool profiled = in.peers[peer].gflops <= 0;
+      plan.stages[s].correction = profiled ? in.peers[peer].correction : 0;
+    }
     plan.stages[s].memory_bytes =
         static_cast<int64_t>(std::ceil(report.prediction.stages[s].memory_bytes));
   }

@@ -63,7 +63,9 @@ Status check_asked(const opdag::Graph& graph, int32_t asked, size_t peers) {
 std::vector<PlannerPeer> most_promising(std::vector<PlannerPeer> peers, size_t most) {
   if (peers.size() <= most) return peers;
   std::stable_sort(peers.begin(), peers.end(), [](const PlannerPeer& a, const PlannerPeer& b) {
-    if (a.gflops != b.gflops) return a.gflops > b.gflops;
+    if (a.promised_gflops() != b.promised_gflops()) {
+      return a.promised_gflops() > b.promised_gflops();
+    }
     return a.memory_bytes > b.memory_bytes;
   });
   peers.resize(most);

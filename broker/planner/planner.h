@@ -13,11 +13,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "broker/planner/pipeline.h"
+#include "job/device_profile.h"
 #include "job/plan.h"
 #include "job/schedule.h"
 #include "job/spec.h"
@@ -32,6 +34,12 @@ struct PlannerPeer {
   double gflops = 0;          // it does per second, in the terms of StagePlan::flops; 0: unknown
   double memory_gbyte_s = 0;  // its memory moves; 0: unknown, only gflops count
   double op_us = 0;           // an operator takes at least
+  std::shared_ptr<const job::DeviceProfile>
+      profile{};          // measured; counts where gflops is not known
+  double correction = 1;  // real runs took so many times what was predicted
+  bool speed_known() const { return gflops > 0 || profile != nullptr; }
+  // Of large products, to tell very many peers apart without a graph; 0: unknown.
+  double promised_gflops() const;
 };
 
 // In FLOP equivalents, of a peer of unknown speed among others like it.

@@ -29,22 +29,24 @@ Result<job::PipelineSchedule> schedule_of(const job::JobSpec& spec) {
 void fill_speeds(PlanInputs& in) {
   std::vector<const PlannerPeer*> known;
   for (const PlannerPeer& peer : in.peers) {
-    in.speed_known.push_back(peer.gflops > 0);
-    if (peer.gflops > 0) known.push_back(&peer);
+    in.speed_known.push_back(peer.speed_known());
+    if (peer.speed_known()) known.push_back(&peer);
   }
   if (known.size() == in.peers.size()) return;
   if (known.empty()) {
     in.notes.push_back("no peer's speed is known: all count as equally fast");
     return;
   }
-  std::stable_sort(known.begin(), known.end(), [](const PlannerPeer* a, const PlannerPeer* b) {
-    return a->gflops < b->gflops;
+  std::stable_sort(known.begin(), known.end(), [&](const PlannerPeer* a, const PlannerPeer* b) {
+    return in.seconds_alone(*a) > in.seconds_alone(*b);
   });
   const PlannerPeer middle = *known[known.size() / 2];
   in.notes.push_back(fmt::format("the speed of {} of {} peers is unknown: they count as fast as {}",
                                  in.peers.size() - known.size(), in.peers.size(), middle.id));
   for (PlannerPeer& peer : in.peers) {
-    if (peer.gflops > 0) continue;
+    if (peer.speed_known()) continue;
+    peer.profile = middle.profile;
+    peer.correction = middle.correction;
     peer.gflops = middle.gflops;
     peer.memory_gbyte_s = middle.memory_gbyte_s;
     peer.op_us = middle.op_us;
@@ -53,13 +55,19 @@ void fill_speeds(PlanInputs& in) {
 
 }  // namespace
 
+double PlanInputs::seconds_alone(const PlannerPeer& peer) const {
+  const job::PassSeconds seconds = seconds_of(work, peer, spec.train.precision);
+  return seconds.forward + seconds.backward;
+}
+
 Result<PlanInputs> make_inputs(const opdag::Graph& graph, const job::JobSpec& spec,
                                const std::vector<PlannerPeer>& peers,
                                const std::vector<PlannerLink>& links,
                                const PlannerOptions& options) {
   WEFT_TRY(const int32_t micro_batches, micro_batches_of(graph, spec));
   WEFT_TRY(const job::PipelineSchedule kind, schedule_of(spec));
-  PlanInputs in{graph, spec, options, peers, {}, Network(0), {kind, micro_batches, 1}, {}};
+  PlanInputs in{graph, spec, options, peers, {}, Network(0), {kind, micro_batches, 1}, {}, {}};
+  for (const job::Work& node : job::node_work(graph)) in.work.add(node);
   fill_speeds(in);
   std::vector<std::string> ids;
   for (const PlannerPeer& peer : in.peers) ids.push_back(peer.id);
@@ -85,7 +93,8 @@ Result<Realised> realise(const PlanInputs& in, opdag::Partition partition,
   realised.timed = true;
   for (size_t s = 0; s < peers.size(); ++s) {
     const auto peer = static_cast<size_t>(peers[s]);
-    const Seconds seconds = seconds_of(realised.costs.work[s], in.peers[peer]);
+    const job::PassSeconds seconds =
+        seconds_of(realised.costs.work[s], in.peers[peer], in.spec.train.precision);
     realised.pipeline.stages.push_back({peers[s], seconds.forward, seconds.backward,
                                         realised.costs.fixed_bytes[s],
                                         realised.costs.stash_bytes[s]});

@@ -20,6 +20,9 @@ struct PlanInputs {
   Network network{0};
   job::ScheduleOptions schedule;
   std::vector<std::string> notes;
+  job::Work work;  // of the whole graph
+
+  double seconds_alone(const PlannerPeer& peer) const;  // of a micro-batch, forward and backward
 };
 
 // peers: of an earlier check, not empty. Fills unknown speeds, builds the network, notes both.

@@ -73,14 +73,44 @@ TEST(EstimateStages, SendsHalfUnderBf16) {
 }
 
 TEST(SecondsOf, AddsOperatorsArithmeticAndMemory) {
-  const Work work{10, 4e9, 8e9, 1e9};
-  const Seconds plain = seconds_of(work, {"p", 1, 0, 2});
+  job::Work work;
+  work.of(job::OpClass::kMatrix) = {10, 4e9, 8e9, 1e9, 1e9};
+  const auto at = [&](const PlannerPeer& peer) {
+    return seconds_of(work, peer, job::Precision::kFp32);
+  };
+  const job::PassSeconds plain = at({"p", 1, 0, 2});
   EXPECT_DOUBLE_EQ(plain.forward, 2);
   EXPECT_DOUBLE_EQ(plain.backward, 4);
-  const Seconds whole = seconds_of(work, {"p", 1, 0, 2, 5, 1000});
+  const job::PassSeconds whole = at({"p", 1, 0, 2, 5, 1000});
   EXPECT_DOUBLE_EQ(whole.forward, 2 + 0.2 + 0.01);
   EXPECT_DOUBLE_EQ(whole.backward, 4 + 2 * (0.2 + 0.01));
-  EXPECT_GT(seconds_of(work, {"p"}).forward, 0) << "of unknown speed";
+  EXPECT_GT(at({"p"}).forward, 0) << "of unknown speed";
+}
+
+job::DeviceProfile profile(double matrix_gflops, double norm_gbyte_s) {
+  job::DeviceProfile p;
+  p.fp32.costs = job::plain_costs(1e-9 / matrix_gflops, 1e-9 / norm_gbyte_s, 0);
+  p.bf16.costs = job::plain_costs(1e-9 / matrix_gflops / 8, 1e-9 / norm_gbyte_s / 2, 0);
+  return p;
+}
+
+TEST(SecondsOf, TakesTheProfilesClassAndPrecision) {
+  job::Work work;
+  work.of(job::OpClass::kMatrix) = {1, 4e9, 8e9, 0, 0};
+  work.of(job::OpClass::kNorm) = {1, 0, 0, 1e9, 1e9};
+  job::DeviceProfile measured = profile(4, 1);
+  measured.fp32.costs[static_cast<size_t>(job::OpClass::kNorm)].backward.byte_s = 3e-9;
+  PlannerPeer peer{"p"};
+  peer.profile = std::make_shared<const job::DeviceProfile>(measured);
+  EXPECT_TRUE(peer.speed_known());
+  EXPECT_DOUBLE_EQ(seconds_of(work, peer, job::Precision::kFp32).forward, 1 + 1);
+  EXPECT_DOUBLE_EQ(seconds_of(work, peer, job::Precision::kFp32).backward, 2 + 3);
+  EXPECT_DOUBLE_EQ(seconds_of(work, peer, job::Precision::kBf16).forward, 1.0 / 8 + 1.0 / 2);
+  peer.correction = 1.5;
+  EXPECT_DOUBLE_EQ(seconds_of(work, peer, job::Precision::kFp32).forward, 3);
+  peer.gflops = 8;  // written down by the operator
+  peer.correction = 1;
+  EXPECT_DOUBLE_EQ(seconds_of(work, peer, job::Precision::kFp32).forward, 0.5);
 }
 
 // What the search believes of a run is what the graph says of the stage.

@@ -94,6 +94,57 @@ TEST(Planner, TheGapIsAsAskedOrAsLinksAndMemoryHaveIt) {
   EXPECT_EQ(plan_job(graph, spec, peers, links)->plan.gap, 32) << "there are no more micro-batches";
 }
 
+std::shared_ptr<const job::DeviceProfile> profile(double fp32_gflops, double bf16_gflops) {
+  auto made = std::make_shared<job::DeviceProfile>();
+  made->fp32.costs = job::plain_costs(1e-9 / fp32_gflops, 0, 0);
+  made->bf16.costs = job::plain_costs(1e-9 / bf16_gflops, 0, 0);
+  return made;
+}
+
+TEST(Planner, TheProfileInTheJobsPrecisionChoosesThePeer) {
+  const opdag::Graph graph = chain_graph(8, 4, 64);
+  job::JobSpec spec = chain_spec(8);
+  spec.pipeline.stages = 1;
+  std::vector<PlannerPeer> peers = peers_of(3);
+  peers[0].profile = profile(0.1, 0.1);
+  peers[1].profile = profile(0.2, 0.2);
+  peers[2].profile = profile(0.15, 2);
+  const auto single = plan_job(graph, spec, peers, {});
+  ASSERT_TRUE(single.ok()) << single.error().text();
+  EXPECT_TRUE(single->timed);
+  const job::StagePlan& stage = single->plan.stages[0];
+  EXPECT_EQ(stage.replicas[0], "p-1");
+  EXPECT_EQ(stage.correction, 1);
+  // Two micro-batches of the whole graph's FLOPs.
+  EXPECT_NEAR(stage.compute_s, 2 * stage.flops / 0.2e9, 1e-6 * stage.compute_s);
+  spec.train.precision = job::Precision::kBf16;
+  EXPECT_EQ(plan_job(graph, spec, peers, {})->plan.stages[0].replicas[0], "p-2");
+  spec.train.precision = job::Precision::kFp32;
+  peers[1].correction = 4;  // real runs were that much slower
+  const auto learned = plan_job(graph, spec, peers, {});
+  EXPECT_EQ(learned->plan.stages[0].replicas[0], "p-2");
+  peers[0].gflops = 1;  // the operator's word
+  const auto told = plan_job(graph, spec, peers, {});
+  EXPECT_EQ(told->plan.stages[0].replicas[0], "p-0");
+  EXPECT_EQ(told->plan.stages[0].correction, 0);
+  EXPECT_GT(told->plan.stages[0].compute_s, 0);
+}
+
+TEST(Planner, APeerWithoutAProfileCountsAsTheMiddleOneButIsNotTimed) {
+  const opdag::Graph graph = chain_graph(8, 4, 64);
+  job::JobSpec spec = chain_spec(8);
+  spec.pipeline.stages = 3;
+  std::vector<PlannerPeer> peers = peers_of(3);
+  peers[0].profile = profile(0.1, 0.1);
+  peers[1].profile = profile(0.2, 0.2);
+  const auto plan = plan_job(graph, spec, peers, {});
+  ASSERT_TRUE(plan.ok()) << plan.error().text();
+  EXPECT_FALSE(plan->timed);
+  for (const job::StagePlan& stage : plan->plan.stages) {
+    EXPECT_EQ(stage.compute_s > 0, stage.replicas[0] != "p-2");
+  }
+}
+
 TEST(Planner, KeepsTheScheduleAskedForAndRefusesAnUnknownOne) {
   const opdag::Graph graph = chain_graph(8, 4, 16);
   job::JobSpec spec = chain_spec(32);
