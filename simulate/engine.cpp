@@ -70,7 +70,24 @@ void Engine::tell_peer(int32_t peer, std::function<void()> call) {
 
 void Engine::tick() {
   feed(broker::Tick{});
+  stuck_ = nothing_can_change();
   queue_.after(scenario_.broker.tick_s, [this] { tick(); });
+}
+
+// Every job waits, has waited for long, and nobody comes, goes or is cut off any more.
+bool Engine::nothing_can_change() const {
+  constexpr double kLong_s = 300;
+  if (!scenario_.churn.empty() || queue_.now() - changed_s_ < kLong_s) return false;
+  for (const PartitionSpec& cut : scenario_.partitions) {
+    if (queue_.now() < cut.at_s + cut.for_s + kLong_s) return false;
+  }
+  return std::all_of(owned_.begin(), owned_.end(), [&](const auto& entry) {
+    const Owned& owned = entry.second;
+    if (!owned.submitted) return false;
+    return owned.phase == broker::JobPhase::kQueued ||
+           (broker::ended(owned.phase) && owned.outcome.ended_s >= 0 &&
+            (owned.phase != broker::JobPhase::kFailed || !scenario_.resume_s));
+  });
 }
 
 Result<Outcome> Engine::run() {
@@ -89,10 +106,11 @@ Result<Outcome> Engine::run() {
   tick();
   submit_jobs();
   start_partitions();
-  while (unended_ > 0 && queue_.step(scenario_.most_s)) {
+  while (unended_ > 0 && !stuck_ && queue_.step(scenario_.most_s)) {
   }
   outcome_.all_ended = unended_ == 0;
-  outcome_.ended_s = outcome_.all_ended ? queue_.now() : scenario_.most_s;
+  outcome_.ended_s = outcome_.all_ended || stuck_ ? queue_.now() : scenario_.most_s;
+  if (stuck_) outcome_.notes.push_back("every job waits and nothing can change that: ended early");
   outcome_.wall_s = options_.seconds ? options_.seconds() - began : 0;
   return finish();
 }

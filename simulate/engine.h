@@ -3,7 +3,7 @@
 // (weights and checkpoints), engine_jobs.cpp (users, plans, steps) and engine_churn.cpp.
 #pragma once
 
-#include <array>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,8 +31,9 @@ class Engine {
     uint32_t epoch = 0;
     int32_t stage = 0;
     broker::StagePhase phase = broker::StagePhase::kPreparing;
-    int32_t run = -1;  // slot, once it computes
-    int32_t uploads = 0;
+    int32_t run = -1;                           // slot, once it computes
+    double weights_bytes = 0, state_bytes = 0;  // of its stage; state: with the optimizer's
+    std::deque<int64_t> uploads;                // steps to be stored, the first under way
     bool last_step_done = false;
   };
   struct Daemon {
@@ -40,7 +41,9 @@ class Engine {
     uint64_t session = 0, sequence = 0;
     uint64_t life =
         0;  // changes whenever it starts or ends: what was asked of a former one is void
-    double heard_s = 0;  // from the broker
+    double heard_s = 0;   // from the broker
+    double speaks_s = 0;  // its Hello is there then: no heartbeat overtakes it
+    double alive_s = 0;   // last told that its worker is alive
     std::optional<Work> work;
   };
   // A job as its user and our books see it.
@@ -52,6 +55,8 @@ class Engine {
     double held_s = 0, busy_s = 0;  // peer seconds
     int64_t checkpoint_every = 0;
     broker::JobPhase phase = broker::JobPhase::kQueued;
+    bool submitted = false;
+    int64_t first_stage_step = 0;  // done by stage 0 of the last deployment
   };
   // A deployment that computes.
   struct Run {
@@ -79,6 +84,7 @@ class Engine {
   void record(const std::string& kind, const std::string& job, const std::string& message);
   int64_t now_ms() const;
   void tick();
+  bool nothing_can_change() const;
   Outcome finish();
   // To the broker and from it: delayed by the way, lost with a peer that is cut off.
   void tell_broker(int32_t peer, broker::Event event);
@@ -106,7 +112,8 @@ class Engine {
   void start(int32_t peer, const broker::SendStart& effect);
   void end_work(int32_t peer, broker::StagePhase phase, const broker::Failure& failure = {});
   void update(int32_t peer, const Work& work, const broker::Failure& failure = {});
-  void report_alive(int32_t peer, const Work& work);
+  // idle_s: since the worker's compute moved.
+  void report_alive(int32_t peer, const Work& work, double idle_s);
   // Neighbours of a stage that does not answer any more.
   void neighbours_notice(int32_t run, int32_t stage, double after_s);
   Work* held(int32_t peer, const std::string& job, uint32_t epoch);
@@ -116,6 +123,7 @@ class Engine {
   void transfer(Transfer transfer);
   void move_chunk(const std::shared_ptr<Transfer>& transfer);
   void upload(int32_t peer, int64_t step);
+  void upload_next(int32_t peer);
 
   // engine_jobs.cpp
   void submit_jobs();
@@ -156,6 +164,8 @@ class Engine {
   uint64_t sessions_ = 0, lives_ = 0;
   int64_t present_ = 0;
   size_t unended_ = 0;
+  double changed_s_ = 0;  // a job's phase did
+  bool stuck_ = false;
   Sha256 hash_;
   Outcome outcome_;
   Rng control_{0};

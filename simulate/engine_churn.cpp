@@ -112,10 +112,27 @@ void Engine::start_partitions() {
   }
 }
 
-// Stages on both sides wait for each other; when their time is up, those that still wait fail.
+// Stages on both sides hear nothing of each other; when their time is up, they fail. Cuts of a site
+// that follow each other are one.
 void Engine::cut_off(const PartitionSpec& cut) {
   record("partition", "", fmt::format("site {} is cut off for {} s", cut.site, cut.for_s));
-  if (cut.for_s <= scenario_.link_timeout_s) return;
+  const auto same = [&](const PartitionSpec& other) {
+    return &other != &cut && other.site == cut.site && other.at_s <= cut.at_s &&
+           other.at_s + other.for_s >= cut.at_s && (other.at_s < cut.at_s || &other < &cut);
+  };
+  const auto& cuts = scenario_.partitions;
+  if (std::any_of(cuts.begin(), cuts.end(), same)) return;  // it began before
+  double until_s = cut.at_s + cut.for_s;
+  for (bool longer = true; longer;) {
+    longer = false;
+    for (const PartitionSpec& other : cuts) {
+      const double ends_s = other.at_s + other.for_s;
+      if (other.site != cut.site || other.at_s > until_s || ends_s <= until_s) continue;
+      until_s = ends_s;
+      longer = true;
+    }
+  }
+  if (until_s - cut.at_s <= scenario_.link_timeout_s) return;
   queue_.after(scenario_.link_timeout_s, [this, &cut] {
     const auto inside = [&](int32_t peer) {
       const auto site = static_cast<size_t>(world_.peer(peer).site);

@@ -13,7 +13,7 @@ using broker::StagePhase;
 namespace {
 
 constexpr double kWorkerStart_s = 1;  // a process that loads libtorch and reads its graph
-constexpr double kAliveEvery_s = 10;
+constexpr double kAliveEvery_s = 10, kWorkerAliveEvery_s = 5;
 
 broker::ReportedAssignment reported(const std::string& job, uint32_t epoch, int32_t stage,
                                     StagePhase phase) {
@@ -34,6 +34,9 @@ void Engine::start_daemon(int32_t peer) {
   starting.session = ++sessions_;
   starting.life = ++lives_;
   starting.heard_s = queue_.now();
+  starting.speaks_s =
+      world_.reachable_at(world_.peer(peer).site, world_.broker_site(), queue_.now()) +
+      world_.latency_to_broker(peer);
   outcome_.most_peers_at_once = std::max(outcome_.most_peers_at_once, ++present_);
   hello(peer);
 }
@@ -57,7 +60,7 @@ void Engine::beat(size_t batch) {
   for (size_t i = batch; i < daemons_.size(); i += kBeats) {
     Daemon& beating = daemons_[i];
     const auto peer = static_cast<int32_t>(i);
-    if (!beating.alive) continue;
+    if (!beating.alive || now < beating.speaks_s) continue;
     if (world_.cut_from_broker(peer, now)) {
       // Its workers are not left computing for nobody.
       if (now - beating.heard_s > scenario_.broker.broker_timeout_s && beating.work &&
@@ -71,6 +74,11 @@ void Engine::beat(size_t batch) {
         world_.peer(peer).id, beating.session, ++beating.sequence, false, {}};
     if (beating.work) {
       const Work& work = *beating.work;
+      if (work.run >= 0 && !over(work) && now - beating.alive_s >= kWorkerAliveEvery_s &&
+          runs_[static_cast<size_t>(work.run)]) {
+        beating.alive_s = now;
+        report_alive(peer, work, runs_[static_cast<size_t>(work.run)]->play->idle_s(work.stage));
+      }
       heartbeat.assignments.push_back(reported(work.job, work.epoch, work.stage, work.phase));
     }
     feed(heartbeat);
@@ -84,7 +92,7 @@ void Engine::update(int32_t peer, const Work& work, const broker::Failure& failu
                                   std::string(broker::phase_name(work.phase)), "", 1, failure});
 }
 
-void Engine::report_alive(int32_t peer, const Work& work) {
+void Engine::report_alive(int32_t peer, const Work& work, double idle_s) {
   broker::StageReport alive{world_.peer(peer).id,
                             work.job,
                             work.epoch,
@@ -93,7 +101,7 @@ void Engine::report_alive(int32_t peer, const Work& work) {
                             0,
                             {},
                             {},
-                            0};
+                            idle_s};
   tell_broker(peer, std::move(alive));
 }
 
@@ -103,25 +111,24 @@ void Engine::prepare(int32_t peer, const broker::SendPrepare& effect) {
   if (preparing.work && !over(*preparing.work)) return;
   const auto job = state_.jobs.find(effect.job);
   if (job == state_.jobs.end() || !job->second.plan || job->second.epoch != effect.epoch) return;
-  preparing.work = Work{effect.job, effect.epoch, effect.stage};
   const auto& stage = job->second.plan->stages[static_cast<size_t>(effect.stage)];
   const auto& train = models_[owned_.at(effect.job).model].spec.train;
   const double states = train.optimizer == job::Optimizer::kSgd ? (train.momentum > 0 ? 1 : 0) : 2;
-  const double copies = job->second.resume_step > 0 ? 1 + states : 1;
-  Transfer fetch{peer,
-                 preparing.life,
-                 world_.from_broker(peer),
-                 copies * static_cast<double>(stage.parameter_bytes),
-                 0,
-                 {},
-                 {},
-                 {}};
+  Work work;
+  work.job = effect.job;
+  work.epoch = effect.epoch;
+  work.stage = effect.stage;
+  work.weights_bytes = static_cast<double>(stage.parameter_bytes);
+  work.state_bytes = (1 + states) * work.weights_bytes;
+  const double bytes = job->second.resume_step > 0 ? work.state_bytes : work.weights_bytes;
+  preparing.work = std::move(work);
+  Transfer fetch{peer, preparing.life, world_.from_broker(peer), bytes, 0, {}, {}, {}};
   fetch.wanted = [this, peer, effect] { return held(peer, effect.job, effect.epoch) != nullptr; };
   fetch.progress = [this, peer, effect, told_s = queue_.now()]() mutable {
     const Work* work = held(peer, effect.job, effect.epoch);
     if (work == nullptr || queue_.now() - told_s < kAliveEvery_s) return;
     told_s = queue_.now();
-    report_alive(peer, *work);
+    report_alive(peer, *work, 0);
   };
   fetch.done = [this, peer, effect] {
     const uint64_t life = daemon(peer).life;

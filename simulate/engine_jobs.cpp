@@ -37,7 +37,7 @@ void Engine::submit_jobs() {
       Owned owned;
       owned.model = model;
       owned.outcome.id = id;
-      owned.outcome.name = group.count == 1 ? group.name : fmt::format("{}-{}", group.name, i);
+      owned.outcome.name = job_name(group, i);
       owned.outcome.submitted_s = group.submit_s + group.every_s * i;
       owned.outcome.wanted = models_[model].spec.train.steps;
       owned.checkpoint_every = models_[model].spec.train.checkpoint_every;
@@ -51,7 +51,9 @@ void Engine::submit_jobs() {
 }
 
 void Engine::submit(const std::string& id) {
-  const Owned& owned = owned_.at(id);
+  Owned& owned = owned_.at(id);
+  owned.submitted = true;
+  changed_s_ = queue_.now();
   const job::JobSpec& spec = models_[owned.model].spec;
   feed(broker::SubmitJob{id, owned.outcome.name, spec.train.steps, spec.pipeline.stages,
                          spec.train.checkpoint_keep});
@@ -99,6 +101,7 @@ int32_t Engine::run_of(const std::string& id, uint32_t epoch) {
   play.pipeline = std::move(pipeline).value();
   play.schedule = {job.plan->schedule, *micro_batches, job.plan->gap};
   play.first_step = job.resume_step;
+  owned_.at(id).first_stage_step = job.resume_step;
   play.steps = job.steps;
   play.jitter = scenario_.compute_jitter;
   const auto slot = static_cast<int32_t>(runs_.size());
@@ -143,6 +146,7 @@ void Engine::stepped(int32_t slot, int32_t stage, int64_t step) {
     // The first stage is the last to finish a step; the first step fills the pipeline.
     Owned& owned = owned_.at(run.job);
     ++owned.outcome.computed;
+    owned.first_stage_step = step;
     report.seconds = now - (run.last_step_s < 0 ? run.started_s : run.last_step_s);
     if (run.last_step_s >= 0) {
       run.step_seconds.push_back(static_cast<float>(report.seconds));
@@ -185,6 +189,7 @@ void Engine::phase_changed(const std::string& id) {
   const broker::Job& job = state_.jobs.at(id);
   Owned& owned = owned_.at(id);
   const JobPhase before = owned.phase;
+  changed_s_ = queue_.now();
   owned.phase = job.phase;
   if (!broker::ended(job.phase) || broker::ended(before)) return;
   if (const auto known = run_slots_.find({id, job.epoch});
@@ -212,7 +217,10 @@ JobOutcome Engine::outcome_of(const std::string& id) {
   if (const auto known = state_.jobs.find(id); known != state_.jobs.end()) {
     result.phase = broker::phase_name(known->second.phase);
     result.reason = known->second.reason;
-    result.steps = known->second.step;
+    // Of a job that ended before its end, a resume would go on from its last checkpoint.
+    const JobPhase phase = known->second.phase;
+    const bool running = phase == JobPhase::kRunning || phase == JobPhase::kFinished;
+    result.steps = running ? owned.first_stage_step : known->second.step_to_resume();
   } else {
     result.phase = "not submitted";
   }

@@ -42,15 +42,18 @@ void Engine::move_chunk(const std::shared_ptr<Transfer>& moving) {
   });
 }
 
+// One after the other, as a daemon stores them.
 void Engine::upload(int32_t peer, int64_t step) {
+  Work& work = *daemon(peer).work;
+  work.uploads.push_back(step);
+  if (work.uploads.size() == 1) upload_next(peer);
+}
+
+void Engine::upload_next(int32_t peer) {
   Daemon& storing = daemon(peer);
   Work& work = *storing.work;
-  const broker::Job& job = state_.jobs.at(work.job);
-  const auto& train = models_[owned_.at(work.job).model].spec.train;
-  const double states = train.optimizer == job::Optimizer::kSgd ? (train.momentum > 0 ? 1 : 0) : 2;
-  const auto& stage = job.plan->stages[static_cast<size_t>(work.stage)];
-  const double bytes = (1 + states) * static_cast<double>(stage.parameter_bytes);
-  ++work.uploads;
+  const int64_t step = work.uploads.front();
+  const double bytes = work.state_bytes;
   Transfer store{peer, storing.life, world_.to_broker(peer), bytes, 0, {}, {}, {}};
   store.wanted = [this, peer, name = work.job, epoch = work.epoch] {
     return held(peer, name, epoch) != nullptr;
@@ -60,7 +63,7 @@ void Engine::upload(int32_t peer, int64_t step) {
     const Work* uploading = held(peer, name, epoch);
     if (uploading == nullptr || queue_.now() - told_s < 10) return;
     told_s = queue_.now();
-    report_alive(peer, *uploading);
+    report_alive(peer, *uploading, 0);
   };
   store.done = [this, peer, name = work.job, epoch = work.epoch, step, bytes] {
     Work* uploaded = held(peer, name, epoch);
@@ -77,8 +80,10 @@ void Engine::upload(int32_t peer, int64_t step) {
                              {"weights"}});
     uploaded = held(peer, name, epoch);
     if (uploaded == nullptr) return;
-    --uploaded->uploads;
-    if (uploaded->last_step_done && uploaded->uploads == 0) {
+    uploaded->uploads.pop_front();
+    if (!uploaded->uploads.empty()) {
+      upload_next(peer);
+    } else if (uploaded->last_step_done) {
       end_work(peer, broker::StagePhase::kFinished);
     }
   };

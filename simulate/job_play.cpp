@@ -12,7 +12,8 @@ JobPlay::JobPlay(PlayPlan plan, int32_t slot, World& world, VirtualQueue& queue)
       play_(plan_.pipeline, plan_.schedule, true, *this),
       neighbours_(plan_.peers.size()),
       factor_(plan_.peers.size(), 1.0),
-      busy_s_(plan_.peers.size(), 0.0) {
+      busy_s_(plan_.peers.size(), 0.0),
+      busy_until_s_(plan_.peers.size(), queue.now()) {
   const auto peer = [&](int32_t stage) { return plan_.peers[static_cast<size_t>(stage)]; };
   std::set<std::pair<int32_t, int32_t>> pairs;
   for (const broker::PlayWay& way : play_.ways()) {
@@ -45,6 +46,7 @@ double JobPlay::compute(int32_t stage, const Op& op, int64_t step, double now) {
   const auto at = static_cast<size_t>(stage);
   const double seconds = op.seconds * factor_[at];
   busy_s_[at] += seconds;
+  busy_until_s_[at] = now + seconds;
   if (on_span) on_span({stage, -1, op.action, step, op.micro_batch, now, now + seconds});
   return seconds;
 }

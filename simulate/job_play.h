@@ -3,6 +3,7 @@
 // thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -48,7 +49,15 @@ class JobPlay final : private broker::SchedulePlay::Host {
 
   const PlayPlan& plan() const { return plan_; }
   bool alive(int32_t stage) const { return play_.alive(stage); }
-  double busy_s(int32_t stage) const { return busy_s_[static_cast<size_t>(stage)]; }
+  // It has computed until now; what is under way counts as far as it is.
+  double busy_s(int32_t stage) const {
+    const auto at = static_cast<size_t>(stage);
+    return busy_s_[at] - std::max(0.0, busy_until_s_[at] - queue_.now());
+  }
+  // Since it computed last; 0 while it does.
+  double idle_s(int32_t stage) const {
+    return std::max(0.0, queue_.now() - busy_until_s_[static_cast<size_t>(stage)]);
+  }
   // Stages that exchange messages with one.
   const std::vector<int32_t>& neighbours(int32_t stage) const {
     return neighbours_[static_cast<size_t>(stage)];
@@ -69,7 +78,7 @@ class JobPlay final : private broker::SchedulePlay::Host {
   broker::SchedulePlay play_;
   std::vector<SimRoute> routes_;  // by way
   std::vector<std::vector<int32_t>> neighbours_;
-  std::vector<double> factor_, busy_s_;  // by stage
+  std::vector<double> factor_, busy_s_, busy_until_s_;  // by stage
 };
 
 }  // namespace weft::simulate

@@ -37,7 +37,9 @@ class ScenarioReader {
           {t.text("site"), t.number("at_s", 0, 0, kYear), t.number("for_s", 0, 0, kYear)});
     }));
     WEFT_TRY_STATUS(top.status(kHelp));
-    if (!transformer_error_.empty()) return wrong(transformer_error_, kHelp);
+    for (const std::string& error : {transformer_error_, second_default_}) {
+      if (!error.empty()) return wrong(error, kHelp);
+    }
     WEFT_TRY_STATUS(check());
     return std::move(scenario_);
   }
@@ -83,6 +85,7 @@ class ScenarioReader {
     SiteLink link{t.text("from"), t.text("to"), t.number("latency_ms"),
                   t.number("bandwidth_mbit_s"), t.number("loss", 0, 0, 0.5)};
     if (link.from.empty() && link.to.empty()) {
+      if (scenario_.other_links) second_default_ = t.what() + " is the second without from and to";
       scenario_.other_links = link;
     } else {
       scenario_.links.push_back(link);
@@ -94,7 +97,8 @@ class ScenarioReader {
     group.name = t.text("name");
     group.site = t.text("site");
     group.count = static_cast<int32_t>(t.integer("count", 1, 1, kMostPeers));
-    group.device.memory_bytes = static_cast<uint64_t>(t.number("memory_gib") * (1 << 30));
+    group.device.memory_bytes =
+        static_cast<uint64_t>(t.number("memory_gib", 0, 0, 1 << 20) * (1 << 30));
     group.device.gflops = t.number("gflops", 0, 0.001);
     group.device.memory_gbyte_s = t.number("memory_gbyte_s");
     group.device.op_us = t.number("op_us");
@@ -175,7 +179,9 @@ class ScenarioReader {
 
   Status check() {
     spread_groups();
+    WEFT_TRY_STATUS(check_broker());
     WEFT_TRY_STATUS(check_sites());
+    WEFT_TRY_STATUS(check_names());
     int64_t peers = 0, jobs = 0;
     for (const PeerGroup& group : scenario_.peers) {
       peers += group.count;
@@ -199,7 +205,45 @@ class ScenarioReader {
     return check_churn();
   }
 
+  Status check_broker() const {
+    const BrokerSpec& b = scenario_.broker;
+    if (b.heartbeat_s < b.suspect_s && b.suspect_s < b.gone_s && 2 * b.tick_s <= b.suspect_s) {
+      return {};
+    }
+    return wrong(fmt::format("{}: [broker] heartbeat_s {}, suspect_s {}, gone_s {}, tick_s {}",
+                             source_, b.heartbeat_s, b.suspect_s, b.gone_s, b.tick_s),
+                 "heartbeats come before a peer is suspect, that before it is gone; a tick takes "
+                 "at most half "
+                 "of suspect_s");
+  }
+
+  // The planner knows peers by name, traces jobs.
+  Status check_names() const {
+    std::set<std::string> peers, jobs;
+    for (const PeerGroup& group : scenario_.peers) {
+      for (int32_t i = 0; i < group.count; ++i) {
+        if (peers.insert(peer_name(group, i)).second) continue;
+        return wrong(fmt::format("{}: two peers are called {}", source_, peer_name(group, i)),
+                     "give every [[peers]] of a site a name of its own");
+      }
+    }
+    for (const JobGroup& job : scenario_.jobs) {
+      for (int32_t i = 0; i < job.count; ++i) {
+        if (jobs.insert(job_name(job, i)).second) continue;
+        return wrong(fmt::format("{}: two jobs are called {}", source_, job_name(job, i)),
+                     "give every [[job]] a name of its own");
+      }
+    }
+    return {};
+  }
+
   Status check_sites() {
+    constexpr size_t kMostSites = 2000;  // ways between sites grow with the square
+    if (scenario_.sites.empty() || scenario_.sites.size() > kMostSites) {
+      return wrong(fmt::format("{} has {} sites; 1 to {} are simulated", source_,
+                               scenario_.sites.size(), kMostSites),
+                   "peers with a line of their own can share a site that has none");
+    }
     std::set<std::string> names;
     for (const SiteSpec& site : scenario_.sites) {
       if (site.name.empty() || !names.insert(site.name).second) {
@@ -210,6 +254,12 @@ class ScenarioReader {
     }
     const auto known = [&](const std::string& site, const std::string& who) -> Status {
       if (names.contains(site)) return {};
+      for (const Family& family : families_) {
+        if (family.name != site) continue;
+        return wrong(fmt::format("{}: {} names \"{}\", which stands for {}-0 to {}-{}", source_,
+                                 who, site, site, site, family.count - 1),
+                     "name one of them; only the site of [[peers]] may name all");
+      }
       return wrong(fmt::format("{}: {} is at site \"{}\", which is none", source_, who, site),
                    "define it as [[site]]");
     };
@@ -225,6 +275,11 @@ class ScenarioReader {
     for (const SiteLink& link : scenario_.links) {
       WEFT_TRY_STATUS(known(link.from, "a link"));
       WEFT_TRY_STATUS(known(link.to, "a link"));
+      if (link.from == link.to || linked.contains({link.from, link.to})) {
+        return wrong(fmt::format("{}: the [[link]] of {} and {} is {}", source_, link.from, link.to,
+                                 link.from == link.to ? "of one site" : "there twice"),
+                     "inside a site its own latency_ms and bandwidth_mbit_s hold");
+      }
       linked.insert({link.from, link.to});
       linked.insert({link.to, link.from});
     }
@@ -266,10 +321,19 @@ class ScenarioReader {
   std::string source_;
   Scenario scenario_;
   std::vector<Family> families_;  // sites with a count
-  std::string transformer_error_;
+  std::string transformer_error_, second_default_;
 };
 
 }  // namespace
+
+std::string peer_name(const PeerGroup& group, int32_t number) {
+  return group.count == 1 ? fmt::format("{}@{}", group.name, group.site)
+                          : fmt::format("{}-{}@{}", group.name, number, group.site);
+}
+
+std::string job_name(const JobGroup& group, int32_t number) {
+  return group.count == 1 ? group.name : fmt::format("{}-{}", group.name, number);
+}
 
 Result<Scenario> parse_scenario(std::string_view text, const std::string& source) {
   WEFT_TRY(const toml::table document, parse_toml(text, source));

@@ -93,6 +93,10 @@ struct Scenario {
   std::vector<PartitionSpec> partitions;
 };
 
+// How the peers and jobs of a group are called: "fibre-3@berlin", "small-7".
+std::string peer_name(const PeerGroup& group, int32_t number);
+std::string job_name(const JobGroup& group, int32_t number);
+
 inline constexpr int32_t kMostPeers = 200000, kMostJobs = 10000;
 
 // Relative paths in it stay as written. Errors name table and key; kInvalid also for names nobody

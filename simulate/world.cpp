@@ -92,8 +92,7 @@ void World::add_peers(const Scenario& scenario) {
       SimPeer peer;
       const auto number = static_cast<int32_t>(peers_.size());
       peer.id = fmt::format("p{:06}", number);
-      peer.name = group.count == 1 ? fmt::format("{}@{}", group.name, group.site)
-                                   : fmt::format("{}-{}@{}", group.name, i, group.site);
+      peer.name = peer_name(group, i);
       peer.site = sites.at(group.site);
       peer.group = static_cast<int32_t>(g);
       peer.device = group.device;
@@ -209,6 +208,12 @@ World::Sent World::send(const SimRoute& route, double bytes, double now) {
     if (lost > 0) latency_s += 2 * route.latency_s;
   }
   const double start = cuts_.empty() ? now : reachable_at(route.from_site, route.to_site, now);
+  // A message that waits for a cut to end takes no line from others until then.
+  if (start > now) {
+    double slowest = 0;
+    for (const SimRoute::Hop& hop : route.hops) slowest = std::max(slowest, hop.seconds_per_byte);
+    return {start + bytes * slowest, start + bytes * slowest + latency_s};
+  }
   double passed = start;
   for (const SimRoute::Hop& hop : route.hops) {
     double& free_at = free_at_[static_cast<size_t>(hop.line)];

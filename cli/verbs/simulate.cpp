@@ -35,6 +35,18 @@ Result<simulate::JobModel> load_model(const simulate::JobGroup& job, const std::
   return simulate::model_of(job, &loaded);
 }
 
+Status check_trace_job(const Options& options, const simulate::Scenario& scenario) {
+  if (options.trace_job.empty()) return {};
+  for (const simulate::JobGroup& group : scenario.jobs) {
+    for (int32_t i = 0; i < group.count; ++i) {
+      if (simulate::job_name(group, i) == options.trace_job) return {};
+    }
+  }
+  return make_error(Code::kNotFound,
+                    fmt::format("{} has no job \"{}\"", options.file, options.trace_job),
+                    "name one as the table of results does");
+}
+
 void print_outcome(const simulate::Outcome& o, size_t rows) {
   std::vector<std::vector<std::string>> table = {{"JOB", "STATE", "STAGES", "STEPS", "STEP", "95 %",
                                                   "PREDICTED", "BUSY", "FAILURES", "LOST STEPS",
@@ -53,6 +65,12 @@ void print_outcome(const simulate::Outcome& o, size_t rows) {
                      human_duration(ended - job.submitted_s)});
   }
   print_table(table);
+  for (size_t i = 0; i + 1 < table.size(); ++i) {
+    const simulate::JobOutcome& job = o.jobs[i];
+    if (job.phase != "finished" && job.phase != "running") {
+      fmt::print("{} is {}: {}\n", job.name, job.phase, job.reason);
+    }
+  }
   if (o.jobs.size() + 1 > table.size()) {
     fmt::print("... and {} more jobs (--rows)\n", o.jobs.size() + 1 - table.size());
   }
@@ -65,9 +83,9 @@ void print_outcome(const simulate::Outcome& o, size_t rows) {
       "seed {}, result {}\n",
       o.peers, o.most_peers_at_once, o.departures, o.farewells, o.returns, o.plans, o.plans_refused,
       o.recoveries, o.steps_lost, human_bytes(o.bytes_sent), human_bytes(o.bytes_between_sites),
-      100 * o.utilization, human_duration(o.ended_s),
-      o.all_ended ? "" : " (most_s reached, jobs were not done)", o.events, o.wall_s, o.planning_s,
-      human_bytes(static_cast<double>(os::peak_resident_bytes())), o.seed, o.hash);
+      100 * o.utilization, human_duration(o.ended_s), o.all_ended ? "" : " (jobs were not done)",
+      o.events, o.wall_s, o.planning_s, human_bytes(static_cast<double>(os::peak_resident_bytes())),
+      o.seed, o.hash);
   for (const std::string& note : o.notes) fmt::print("note: {}\n", note);
 }
 
@@ -80,6 +98,7 @@ Status simulate_file(const Options& options, Globals& globals) {
     WEFT_TRY(simulate::JobModel model, load_model(job, options.file));
     models.push_back(std::move(model));
   }
+  WEFT_TRY_STATUS(check_trace_job(options, scenario));
   simulate::SimulateOptions simulation;
   simulation.seconds = monotonic_seconds;
   for (const simulate::ChurnSpec& churn : scenario.churn) {

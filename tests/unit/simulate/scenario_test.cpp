@@ -49,6 +49,19 @@ TEST(Scenario, ErrorsNameTableAndKey) {
               HasSubstr("[[churn]] of \"who\""));
   EXPECT_THAT(error_of(one_site("", "[[churn]]\n")), HasSubstr("either life_s or a trace"));
   EXPECT_THAT(error_of(one_site("", "[[partition]]\nsite = \"x\"\n")), HasSubstr("a partition"));
+  EXPECT_THAT(error_of(one_site("[broker]\nheartbeat_s = 20\n")),
+              HasSubstr("heartbeats come before"));
+  EXPECT_THAT(error_of(one_site("[broker]\ntick_s = 3\n")), HasSubstr("tick_s 3"));
+  EXPECT_THAT(error_of(one_site("", "[[peers]]\nname = \"peer-2\"\nsite = \"lan\"\ngflops = 1\n")),
+              HasSubstr("two peers are called peer-2@lan"));
+  EXPECT_THAT(error_of(one_site("", "[[job]]\nname = \"gpt\"\nfile = \"x.toml\"\n")),
+              HasSubstr("two jobs are called gpt"));
+  EXPECT_THAT(error_of(one_site("", "[[link]]\nfrom = \"lan\"\nto = \"lan\"\n")),
+              HasSubstr("of one site"));
+  EXPECT_THAT(error_of(one_site("",
+                                "[[site]]\nname = \"home\"\ncount = 3\n[[link]]\nfrom = "
+                                "\"lan\"\nto = \"home\"\n")),
+              HasSubstr("stands for home-0 to home-2"));
   EXPECT_THAT(error_of("[[site]]\nname = \"a\"\n"), HasSubstr("0 peers and 0 jobs"));
   EXPECT_THAT(error_of("[site]\nname = \"a\"\n"), HasSubstr("must be tables"));
   EXPECT_THAT(error_of("x = [\n"), HasSubstr("s.toml"));

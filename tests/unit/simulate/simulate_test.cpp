@@ -313,6 +313,124 @@ stages = 2
   EXPECT_EQ(lossy.jobs[0].phase, "finished");
 }
 
+// Each was wrong once.
+std::string two_sites(const std::string& more, const std::string& job) {
+  return R"(
+[broker]
+site = "a"
+down_mbit_s = 100
+[[site]]
+name = "a"
+latency_ms = 0.2
+bandwidth_mbit_s = 1000
+[[site]]
+name = "b"
+latency_ms = 0.2
+bandwidth_mbit_s = 1000
+[[link]]
+latency_ms = 20
+bandwidth_mbit_s = 500
+[[peers]]
+name = "x"
+site = "a"
+count = 2
+gflops = 100
+[[peers]]
+name = "y"
+site = "b"
+count = 2
+gflops = 100
+)" + more +
+         "[[job]]\nname = \"one\"\n" + job + testing::kTransformer;
+}
+
+TEST(Simulate, AStepLongerThanTheBrokersPatienceIsNoStall) {
+  std::string text = two_sites("", "steps = 3\nbatch = 64\nstages = 2\n");
+  for (size_t at; (at = text.find("gflops = 100\n")) != std::string::npos;) {
+    text.replace(at, 12, "gflops = 0.2");
+  }
+  const JobOutcome job = played(text).jobs.at(0);
+  EXPECT_GT(job.step_s, 150);
+  EXPECT_EQ(job.phase, "finished") << job.reason;
+  EXPECT_EQ(job.failures, 0);
+}
+
+TEST(Simulate, CheckpointsAreStoredInOrderWhereTheLineIsSlowerThanTheyCome) {
+  std::vector<std::string> stored;
+  SimulateOptions options;
+  options.on_event = [&](double, const std::string&, const std::string& kind,
+                         const std::string& message) {
+    if (kind == "checkpoint") stored.push_back(message);
+  };
+  std::string text = two_sites("", "steps = 60\nbatch = 4\nstages = 2\ncheckpoint_every = 5\n");
+  text.replace(text.find("down_mbit_s = 100"), 17, "down_mbit_s = 20");
+  const Outcome outcome = played(text, options);
+  EXPECT_EQ(outcome.jobs.at(0).phase, "finished") << outcome.jobs.at(0).reason;
+  ASSERT_GE(stored.size(), 12u);
+  EXPECT_THAT(stored[0], HasSubstr("step 5:"));
+  EXPECT_THAT(stored[1], HasSubstr("step 10:"));
+}
+
+TEST(Simulate, WhatWaitsForACutSiteTakesNoLineFromOthers) {
+  // Job "one" lives at the broker's site; "two" stores its checkpoints from the other one.
+  std::string text = two_sites("[[partition]]\nsite = \"b\"\nat_s = 30\nfor_s = 600\n",
+                               "steps = 4000\nbatch = 4\nstages = 2\ncheckpoint_every = 50\n");
+  text +=
+      "[[job]]\nname = \"two\"\nsteps = 4000\nbatch = 4\nstages = 2\ncheckpoint_every = "
+      "50\n" +
+      std::string(testing::kTransformer);
+  const Outcome outcome = played(text);
+  EXPECT_EQ(outcome.jobs.at(0).phase, "finished") << outcome.jobs.at(0).reason;
+  EXPECT_EQ(outcome.jobs.at(0).failures, 0);
+  EXPECT_EQ(outcome.jobs.at(1).phase, "failed");
+  EXPECT_GE(outcome.jobs.at(1).computed, outcome.jobs.at(1).steps);
+}
+
+TEST(Simulate, APeerThatSaidGoodbyeWhileCutOffIsThereAgainAfterwards) {
+  SimulateOptions options;
+  options.traces = {{{0, true, "a"},
+                     {0, true, "b"},
+                     {100, false, "a"},
+                     {100, false, "b"},
+                     {130, true, "a"},
+                     {130, true, "b"}}};
+  const std::string text = two_sites(
+      "[[partition]]\nsite = \"b\"\nat_s = 60\nfor_s = 300\n"
+      "[[churn]]\ngroup = \"y\"\nleave_share = 1\ntrace = \"given\"\n",
+      "steps = 10\nbatch = 4\nstages = 4\nsubmit_s = 400\n");
+  const Outcome outcome = played(text, options);
+  EXPECT_EQ(outcome.farewells, 2);
+  EXPECT_EQ(outcome.jobs.at(0).phase, "finished") << outcome.jobs.at(0).reason;
+}
+
+RC_GTEST_PROP(Simulate, TheBooksAddUpUnderChurnAndCuts, ()) {
+  const auto seed = *rc::gen::inRange(0, 100000);
+  const auto life = *rc::gen::element(20, 60, 300);
+  const auto resume = *rc::gen::element(0, 3, 30);
+  const auto every = *rc::gen::element(1, 7, 50);
+  const std::string text =
+      fmt::format("seed = {}\nresume_s = {}\nmost_s = 1500\ncompute_jitter = 0.1\n", seed, resume) +
+      two_sites(
+          fmt::format("[[churn]]\nlife_s = {}\naway_s = 20\nleave_share = 0.5\n"
+                      "[[partition]]\nsite = \"b\"\nat_s = 50\nfor_s = 40\n",
+                      life),
+          fmt::format("count = 2\nsteps = 500\nbatch = 8\nstages = 2\ncheckpoint_every = {}\n",
+                      every));
+  const Outcome outcome = played(text);
+  double weights = 0;
+  for (const JobOutcome& job : outcome.jobs) {
+    RC_ASSERT(job.busy >= 0 && job.busy <= 1 + 1e-9);
+    RC_ASSERT(job.computed >= job.steps);
+    RC_ASSERT(job.steps <= job.wanted);
+    if (job.phase == "finished") RC_ASSERT(job.steps == job.wanted);
+    weights = std::max<double>(weights, static_cast<double>(job.computed));
+  }
+  RC_ASSERT(outcome.steps_lost >= 0);
+  RC_ASSERT(outcome.utilization <= 1 + 1e-9);
+  // 4 MiB a step and direction at most, 60 MiB a checkpoint or download, of each stage.
+  RC_ASSERT(outcome.bytes_sent < 1e9 * (1 + weights));
+}
+
 TEST(Simulate, AJobThatFitsNowhereWaitsAndSaysWhy) {
   std::string text = one_site("most_s = 100\n");
   text.replace(text.find("memory_gib = 4"), 14, "memory_gib = 0.001");
