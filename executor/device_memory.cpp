@@ -54,6 +54,18 @@ Result<uint64_t> total_memory_bytes(const std::string& device, const CardMemory&
   }
 }
 
+Result<uint64_t> free_memory_bytes(const std::string& device) {
+  try {
+    const auto card = card_of(device);
+    if (!card) return uint64_t{0};
+    at::globalContext().lazyInitDevice(card->type());
+    return at::getDeviceAllocator(card->type())->getMemoryInfo(card->index()).first;
+  } catch (const std::exception& error) {
+    return make_error(Code::kUnavailable, fmt::format("asking {} for its free memory: {}", device,
+                                                      exception_text(error)));
+  }
+}
+
 int64_t peak_memory_bytes(const std::string& device) {
   try {
     if (const auto card = card_of(device)) {

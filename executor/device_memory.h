@@ -22,6 +22,9 @@ void use_expandable_segments();
 // The whole memory of a card, whoever uses it; begins the process's use of the card.
 Result<uint64_t> card_memory_bytes(at::Device card);
 
+// Memory of a card that nobody uses; 0 for the CPU.
+Result<uint64_t> free_memory_bytes(const std::string& device);
+
 // The whole memory there is for the tensors of a stage on `device` ("", "cpu", "cuda:N").
 Result<uint64_t> total_memory_bytes(const std::string& device,
                                     const CardMemory& of_card = card_memory_bytes);

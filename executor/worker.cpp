@@ -17,9 +17,6 @@
 #include <ATen/Parallel.h>
 
 namespace weft::executor {
-namespace {
-
-constexpr int32_t kConnectTimeoutMs = 60000;
 
 Status configure_torch(int32_t threads) {
   os::keep_freed_memory();
@@ -33,6 +30,10 @@ Status configure_torch(int32_t threads) {
                       fmt::format("setting up libtorch's threads: {}", exception_text(error)));
   }
 }
+
+namespace {
+
+constexpr int32_t kConnectTimeoutMs = 60000;
 
 net::TlsEndpointOptions endpoint_options(const job::WorkerSpec& spec, const WorkerLinks& links) {
   net::TlsEndpointOptions options;

@@ -35,8 +35,8 @@ Status enter(os::JailMode mode, const std::vector<os::Path>& read,
 }  // namespace
 
 Status enter_command_jail(os::JailMode mode, const std::vector<os::Path>& read,
-                          const std::vector<os::Path>& write) {
-  return enter(mode, read, write, "cpu");
+                          const std::vector<os::Path>& write, const std::string& device) {
+  return enter(mode, read, write, device);
 }
 
 Status enter_worker_jail(os::JailMode mode, const job::WorkerSpec& spec) {

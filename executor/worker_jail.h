@@ -13,6 +13,6 @@ Status enter_worker_jail(os::JailMode mode, const job::WorkerSpec& spec);
 
 // Reads these files and writes these folders; empty paths are skipped.
 Status enter_command_jail(os::JailMode mode, const std::vector<os::Path>& read,
-                          const std::vector<os::Path>& write);
+                          const std::vector<os::Path>& write, const std::string& device = "cpu");
 
 }  // namespace weft::executor

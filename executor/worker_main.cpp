@@ -14,6 +14,7 @@
 #include "base/os/own_process.h"
 #include "base/version.h"
 #include "executor/check.h"
+#include "executor/measure.h"
 #include "executor/prepare.h"
 #include "executor/worker.h"
 #include "executor/worker_jail.h"
@@ -29,6 +30,8 @@ constexpr const char* kUsage =
     "                                       waits as long instead of computing; nothing is "
     "trained\n"
     "       weft-worker check ...           see weft model check\n"
+    "       weft-worker measure [--device D] [--threads N] [--seconds S]\n"
+    "                                       how fast operators run here, as one line of JSON\n"
     "       weft-worker prepare MODEL.pt2 --out DIR [--stages K] [--eval-model F]\n"
     "                                       for tests: graphs, plan, weights\n"
     "       weft-worker --version\n"
@@ -124,6 +127,7 @@ int main_command(std::vector<char*> arguments) {
   }
   if (command == "run") return run_command(argc, argv, *jail);
   if (command == "check") return check_command(argc - 1, argv + 1, *jail);
+  if (command == "measure") return measure_command(argc - 1, argv + 1, *jail);
   if (command == "prepare") return prepare_command(argc, argv, *jail);
   return usage(fmt::format("unknown command {}", command));
 }

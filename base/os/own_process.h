@@ -21,6 +21,9 @@ void keep_freed_memory();
 // Largest resident set so far, of this program alone (getrusage also counts what the process was
 // before it executed this program).
 int64_t peak_resident_bytes();
+// Seconds that the calling thread has run on a processor: time in which it was put off does not
+// count.
+double thread_cpu_seconds();
 // Ends the process at once: no destructors, no exit handlers, nothing that could hang.
 [[noreturn]] void exit_now(int code);
 

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/sysinfo.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -334,6 +335,30 @@ uint64_t total_memory_bytes() {
     bytes = std::min(bytes, *limit);
   }
   return bytes;
+}
+
+uint64_t available_memory_bytes() {
+  uint64_t bytes = 0;
+  if (auto text = read_file("/proc/meminfo", 65536); text.ok()) {
+    const size_t at = text->find("MemAvailable:");
+    if (at != std::string::npos) bytes = std::strtoull(text->c_str() + at + 13, nullptr, 10) << 10;
+  }
+  const auto limit = read_number("/sys/fs/cgroup/memory.max");
+  const auto used = read_number("/sys/fs/cgroup/memory.current");
+  if (limit && used && *limit > 0) bytes = std::min(bytes, *limit - std::min(*limit, *used));
+  return bytes;
+}
+
+std::string processor_name() {
+  constexpr std::string_view kKey = "model name";
+  if (auto text = read_file("/proc/cpuinfo", size_t{4} << 20); text.ok()) {
+    const size_t at = text->find(kKey), colon = at == std::string::npos ? at : text->find(": ", at);
+    if (colon != std::string::npos) {
+      return text->substr(colon + 2, text->find('\n', colon) - colon - 2);
+    }
+  }
+  struct utsname names {};
+  return ::uname(&names) == 0 ? names.machine : "unknown processor";
 }
 
 std::string host_name() {

@@ -1,0 +1,54 @@
+// Measuring a device: chains of operators of every class (measure_cases.h) run forward and backward
+// by the program a stage uses (tape, autocast, device graphs), timed, and fitted as a0 + a1 FLOPs +
+// a2 bytes (job/cost_fit.h). Bounded in time and memory. Compute thread only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/os/jail.h"
+#include "executor/aten.h"
+#include "job/cost_fit.h"
+#include "job/device_profile.h"
+
+namespace weft::executor {
+
+struct MeasureOptions {
+  std::string device = "cpu";
+  int32_t threads = 1;
+  // For both precisions, up to twice that where fits need it; of the processor where one thread
+  // measures a CPU.
+  double seconds = 8;
+  uint64_t max_case_bytes = uint64_t{256} << 20;  // of the tensors of a case
+  int least_runs = 3, most_runs = 15;             // of a case; their lower quartile counts
+};
+
+// One case: what its graph holds and how long a pass took.
+struct MeasuredCase {
+  std::string name;
+  job::OpClass op_class = job::OpClass::kElementwise;
+  job::Work work;
+  double forward_s = 0, backward_s = 0;
+};
+
+// The lower quartile of the runs of one graph; kCancelled where a warm-up alone took longer than
+// patience_s.
+Result<MeasuredCase> run_case(const std::string& name, const opdag::Graph& graph,
+                              job::OpClass op_class, job::Precision precision,
+                              const MeasureOptions& options, double patience_s);
+
+// Every family up to the size that its share of the time allows.
+Result<std::vector<MeasuredCase>> run_cases(job::Precision precision, const MeasureOptions& options,
+                                            double seconds);
+
+job::MeasuredCosts fit_cases(const std::vector<MeasuredCase>& cases);
+
+// All of it. Errors: kInvalid for a device nobody knows, kUnavailable for one that is not there.
+Result<job::DeviceProfile> measure_device(const MeasureOptions& options);
+
+// weft-worker measure [--device cpu|cuda:N] [--threads N] [--seconds S]; argv[0] is "measure".
+// Prints the profile as one line of JSON. Exit: 0 done, 1 failed, 2 wrong usage.
+int measure_command(int argc, char** argv, os::JailMode jail);
+
+}  // namespace weft::executor

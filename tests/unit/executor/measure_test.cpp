@@ -1,0 +1,99 @@
+// Cases that are measured: every one validates, runs forward and backward, and is of its class;
+// the fit of cases is the fit of their sums.
+#include "executor/measure.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/clock.h"
+#include "executor/measure_cases.h"
+#include "tests/support/must.h"
+
+namespace weft::executor {
+namespace {
+
+using testing::must;
+
+MeasureOptions quick() {
+  MeasureOptions options;
+  options.least_runs = options.most_runs = 1;
+  return options;
+}
+
+TEST(Measure, EveryFamilyIsOfItsClassAndGrows) {
+  std::set<job::OpClass> classes;
+  for (const CaseFamily& family : measure_families()) {
+    classes.insert(family.op_class);
+    double before = 0;
+    for (int level = 0; level < family.levels; ++level) {
+      const opdag::Graph graph = must(family.make(level));
+      job::Work sum;
+      for (const job::Work& work : job::node_work(graph)) sum.add(work);
+      const job::ClassWork &all = sum.total(), &own = sum.of(family.op_class);
+      EXPECT_EQ(all.operators, own.operators) << family.name;
+      EXPECT_EQ(all.bytes_forward, own.bytes_forward) << family.name;
+      EXPECT_GE(own.operators, 1) << family.name;
+      const double size = (own.flops_forward + own.bytes_forward) / own.operators;
+      if (family.op_class != job::OpClass::kConvolution) {
+        EXPECT_GT(size, before) << family.name;
+      }
+      before = size;
+    }
+  }
+  EXPECT_EQ(classes.size(), job::kOpClasses) << "every class is measured";
+}
+
+TEST(Measure, EveryFamilyRunsForwardAndBackwardInBothPrecisions) {
+  for (const CaseFamily& family : measure_families()) {
+    for (const auto precision : {job::Precision::kFp32, job::Precision::kBf16}) {
+      const MeasuredCase one = must(
+          run_case(family.name, must(family.make(1)), family.op_class, precision, quick(), 60));
+      EXPECT_GT(one.forward_s, 0) << family.name;
+      EXPECT_GT(one.backward_s, 0) << family.name;
+    }
+  }
+}
+
+TEST(Measure, ACaseThatTakesTooLongIsCancelled) {
+  const CaseFamily family = measure_families().front();
+  const auto one =
+      run_case("x", must(family.make(3)), family.op_class, job::Precision::kFp32, quick(), 0);
+  ASSERT_FALSE(one.ok());
+  EXPECT_EQ(one.error().code, Code::kCancelled);
+}
+
+TEST(Measure, TheWholeIsBoundedInTimeAndFitsIntoItsJson) {
+  MeasureOptions options = quick();
+  options.seconds = 1;
+  options.max_case_bytes = uint64_t{16} << 20;
+  const double start = monotonic_seconds();
+  const job::DeviceProfile profile = must(measure_device(options));
+  EXPECT_LT(monotonic_seconds() - start, 30) << "a busy machine, but not for ever";
+  EXPECT_GT(profile.memory_total_bytes, 0u);
+  const job::DeviceProfile read = must(job::profile_from_json(job::profile_to_json(profile)));
+  for (size_t i = 0; i < job::kOpClasses; ++i) EXPECT_GT(read.fp32.errors[i].samples, 0) << i;
+}
+
+TEST(Measure, NoDeviceIsInventedAndFitsUseTheirOwnDirection) {
+  MeasureOptions options = quick();
+  options.device = "abacus:0";
+  EXPECT_FALSE(measure_device(options).ok());
+  std::vector<MeasuredCase> cases;
+  for (const double scale : {1.0, 4.0, 16.0, 64.0}) {
+    MeasuredCase one{"linear", job::OpClass::kMatrix, {}, 0, 0};
+    one.work.of(job::OpClass::kMatrix) = {1, 1e9 * scale, 2e9 * scale, 1e3, 1e3};
+    one.forward_s = 0.01 * scale;
+    one.backward_s = 0.06 * scale;
+    cases.push_back(one);
+  }
+  const job::MeasuredCosts fitted = fit_cases(cases);
+  const auto& cost = fitted.costs[static_cast<size_t>(job::OpClass::kMatrix)];
+  EXPECT_NEAR(cost.forward.flop_s, 1e-11, 1e-13);
+  EXPECT_NEAR(cost.backward.flop_s, 3e-11, 3e-13);
+  EXPECT_EQ(fitted.errors[static_cast<size_t>(job::OpClass::kNorm)].samples, 0);
+}
+
+}  // namespace
+}  // namespace weft::executor
