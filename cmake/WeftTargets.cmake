@@ -33,7 +33,7 @@ if(WEFT_SANITIZE)
   list(APPEND weft_test_environment
     "ASAN_OPTIONS=exitcode=99 detect_stack_use_after_return=1"
     "UBSAN_OPTIONS=print_stacktrace=1"
-    "TSAN_OPTIONS=history_size=4 suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp")
+    "TSAN_OPTIONS=history_size=4 ignore_noninstrumented_modules=1 suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp")
 endif()
 
 # weft_test(NAME LABEL label LINK lib... SOURCES files...): a GoogleTest binary registered with ctest
