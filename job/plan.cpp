@@ -23,6 +23,9 @@ Result<StagePlan> stage_from_json(const json& value) {
   reader.integer("memory_bytes", stage.memory_bytes, 0);
   reader.number("compute_s", stage.compute_s);
   reader.number("correction", stage.correction);
+  reader.number("send_s", stage.send_s);
+  reader.number("receive_s", stage.receive_s);
+  reader.integer("in_flight", stage.in_flight, 0);
   WEFT_TRY_STATUS(reader.status());
   return stage;
 }
@@ -53,13 +56,17 @@ json plan_to_json(const Plan& plan) {
                       {"parameter_bytes", stage.parameter_bytes},
                       {"memory_bytes", stage.memory_bytes},
                       {"compute_s", number_to_json(stage.compute_s)},
-                      {"correction", number_to_json(stage.correction)}});
+                      {"correction", number_to_json(stage.correction)},
+                      {"send_s", number_to_json(stage.send_s)},
+                      {"receive_s", number_to_json(stage.receive_s)},
+                      {"in_flight", stage.in_flight}});
   }
   return {{"epoch", plan.epoch},
           {"partition", {{"stages", plan.partition.stages}, {"stage_of", plan.partition.stage_of}}},
           {"stages", std::move(stages)},
           {"schedule", name_of(plan.schedule)},
           {"gap", plan.gap},
+          {"step_s", number_to_json(plan.step_s)},
           {"reason", plan.reason}};
 }
 
@@ -69,6 +76,7 @@ Result<Plan> plan_from_json(const json& value) {
   reader.integer("epoch", plan.epoch);
   reader.integer("gap", plan.gap, 1, kMaxGap);
   reader.text("reason", plan.reason);
+  reader.number("step_s", plan.step_s);
   std::string schedule = name_of(plan.schedule);
   reader.text("schedule", schedule);
   if (const auto known = value_of<PipelineSchedule>(schedule)) {

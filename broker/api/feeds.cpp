@@ -111,7 +111,18 @@ void Api::get_explain(const Call& call, const net::HttpReply& reply) {
       decisions.push_back(
           {{"time_ms", row.time_ms}, {"decision", row.decision}, {"reason", row.reason}});
     }
+    Json peers = Json::array();  // by stage, as people know them
+    for (const StageState& stage : job.stages) {
+      const auto known = core_.state().peers.find(stage.peer);
+      const bool named = known != core_.state().peers.end() && !known->second.name.empty();
+      peers.push_back(named ? known->second.name : stage.peer);
+    }
+    std::vector<double> observed = job.step_seconds;
+    const auto middle = observed.begin() + static_cast<std::ptrdiff_t>(observed.size() / 2);
+    std::nth_element(observed.begin(), middle, observed.end());
     return Json{{"plan", job.plan ? job::plan_to_json(*job.plan) : Json(nullptr)},
+                {"peers", std::move(peers)},
+                {"observed_step_s", observed.empty() ? Json(nullptr) : Json(*middle)},
                 {"reason", job.plan ? job.plan->reason : job.reason},
                 {"decisions", std::move(decisions)}};
   }());

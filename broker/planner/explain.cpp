@@ -161,6 +161,9 @@ PlanReport explain(const PlanInputs& in, const Realised& chosen, const Explained
     }
     plan.stages[s].memory_bytes =
         static_cast<int64_t>(std::ceil(report.prediction.stages[s].memory_bytes));
+    plan.stages[s].send_s = schedule.micro_batches * report.prediction.stages[s].send_s;
+    plan.stages[s].receive_s = schedule.micro_batches * report.prediction.stages[s].receive_s;
+    plan.stages[s].in_flight = report.prediction.stages[s].in_flight;
   }
   report.bottleneck = bottleneck_text(in, chosen, report.prediction.bottleneck);
   if (facts.single_peer) {
@@ -184,6 +187,7 @@ PlanReport explain(const PlanInputs& in, const Realised& chosen, const Explained
       schedule.micro_batches == 1 ? "" : "es", job::name_of(schedule.kind), chosen.gap,
       chosen.gap_reason);
   if (chosen.timed) {
+    plan.step_s = report.prediction.step_s;
     plan.reason += fmt::format("; {} a step predicted", seconds_text(report.prediction.step_s));
   }
   for (const PlanAlternative& other : report.alternatives) {

@@ -1,6 +1,8 @@
 // weft job list | get | logs | events | metrics | explain
 #include <fmt/format.h>
 
+#include <map>
+
 #include "cli/api_client.h"
 #include "cli/verbs/pages.h"
 
@@ -65,8 +67,40 @@ void print_metrics(const json& answer) {
   }
 }
 
+// What the planner expects of each stage, and of the step beside what was seen.
+void print_plan(const json& answer) {
+  const json plan = answer.value("plan", json());
+  if (!plan.is_object() || !plan.contains("stages")) return;
+  std::vector<std::vector<std::string>> rows = {{"STAGE", "PEER", "NODES", "COMPUTE", "SEND",
+                                                 "RECEIVE", "MEMORY", "IN FLIGHT", "PARAMETERS"}};
+  const json peers = answer.value("peers", json::array());
+  std::map<int64_t, int64_t> nodes;
+  for (const json& stage : plan.at("partition").at("stage_of")) ++nodes[stage.get<int64_t>()];
+  for (size_t s = 0; s < plan.at("stages").size(); ++s) {
+    const json& stage = plan.at("stages")[s];
+    const auto seconds = [&](const char* key) {
+      const double value = stage.value(key, 0.0);
+      return value > 0 ? fmt::format("{:.3g} s", value) : std::string("-");
+    };
+    const std::string peer = s < peers.size() ? peers[s].get<std::string>()
+                                              : stage.at("replicas").at(0).get<std::string>();
+    rows.push_back({std::to_string(s), peer, std::to_string(nodes[static_cast<int64_t>(s)]),
+                    seconds("compute_s"), seconds("send_s"), seconds("receive_s"),
+                    human_bytes(stage.value("memory_bytes", 0.0)),
+                    std::to_string(stage.value("in_flight", 0)),
+                    human_bytes(stage.value("parameter_bytes", 0.0))});
+  }
+  print_table(rows);
+  const double predicted = plan.value("step_s", 0.0);
+  const json observed = answer.value("observed_step_s", json());
+  fmt::print("{}, gap {}; a step: {} predicted, {} observed\n", plan.value("schedule", ""),
+             plan.value("gap", 1), predicted > 0 ? fmt::format("{:.3g} s", predicted) : "not",
+             observed.is_number() ? fmt::format("{:.3g} s", observed.get<double>()) : "none");
+}
+
 void print_explain(const json& answer) {
   fmt::print("{}\n", answer.value("reason", ""));
+  print_plan(answer);
   for (const json& decision : answer.value("decisions", json::array())) {
     fmt::print("{:<10} {}: {}\n", ago(decision.value("time_ms", int64_t{0})),
                decision.value("decision", ""), decision.value("reason", ""));

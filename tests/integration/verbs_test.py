@@ -30,7 +30,8 @@ def test_job_verbs(finished):
     kinds = [e["message"] for e in finished.weft_json("job", "events", "gpt")["events"]]
     assert any("running -> finished" in k for k in kinds)
     assert any("stage 1" in line["text"] for line in finished.weft_json("job", "logs", "gpt")["lines"])
-    assert "bottleneck" in finished.weft("job", "explain", "gpt").stdout
+    told = finished.weft("job", "explain", "gpt").stdout
+    assert "bottleneck" in told and "IN FLIGHT" in told and "s observed" in told
     assert "finished" in finished.weft("job", "wait", "gpt").stdout
     assert finished.run("job", "cancel", "gpt").returncode == 1
     steps = [c["step"] for c in finished.weft_json("checkpoint", "list", "gpt")["checkpoints"]]

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 
@@ -78,6 +79,15 @@ TEST(Planner, TheGapIsAsAskedOrAsLinksAndMemoryHaveIt) {
   spec.pipeline = {2, job::PipelineSchedule::k1F1B, 0};
   const auto ruled = plan_job(graph, spec, peers, links);
   ASSERT_TRUE(ruled.ok()) << ruled.error().text();
+  const auto stored = job::plan_from_json(job::plan_to_json(ruled->plan));
+  ASSERT_TRUE(stored.ok()) << stored.error().text();
+  EXPECT_EQ(stored->step_s, ruled->prediction.step_s);
+  for (size_t s = 0; s < 2; ++s) {
+    EXPECT_EQ(stored->stages[s].send_s, 32 * ruled->prediction.stages[s].send_s);
+    EXPECT_EQ(stored->stages[s].receive_s, 32 * ruled->prediction.stages[s].receive_s);
+    EXPECT_EQ(stored->stages[s].in_flight, ruled->prediction.stages[s].in_flight);
+    EXPECT_GT(stored->stages[s].send_s, 0);
+  }
   EXPECT_GT(ruled->plan.gap, 4);
   spec.pipeline.gap = 1;
   const auto textbook = plan_job(graph, spec, peers, links);
