@@ -175,6 +175,10 @@ void Core::on_message(const std::string& peer, const proto::PeerMessage& message
       probe_.message_received("report");
       on_report(peer, message.report());
       return;
+    case proto::PeerMessage::kProfile:
+      probe_.message_received("profile");
+      on_profile(peer, message.profile());
+      return;
     case proto::PeerMessage::kLogs:
       probe_.message_received("logs");
       on_logs(peer, message.logs());
@@ -197,6 +201,15 @@ void Core::on_message(const std::string& peer, const proto::PeerMessage& message
       probe_.message_received("control");
   }
   if (const auto event = event_of(peer, message)) apply(*event);
+}
+
+void Core::on_profile(const std::string& peer, const proto::MeasuredProfile& measured) {
+  const auto event = event_of(peer, measured);
+  if (event.ok()) return apply(*event);
+  if (const auto note = wrong_messages_.admit(clock_.monotonic_ms())) {
+    log_warning("peer {} sent a profile that is not taken: {}{}", peer, event.error().message,
+                *note);
+  }
 }
 
 void Core::on_report(const std::string& peer, const proto::WorkerReport& report) {

@@ -99,6 +99,7 @@ class Core {
   void drain_pending();
   Status apply_one(const Event& event, const std::function<Status()>& also = {});
   void on_report(const std::string& peer, const proto::WorkerReport& report);
+  void on_profile(const std::string& peer, const proto::MeasuredProfile& measured);
   void on_logs(const std::string& peer, const proto::LogLines& logs);
   void on_blobs(const std::string& peer, const proto::HaveBlobs& have);
   void log_steps(const std::string& peer, const proto::WorkerReport& report,

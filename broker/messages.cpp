@@ -1,8 +1,12 @@
 #include "broker/messages.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "base/hash.h"
+#include "job/json_read.h"
 
 namespace weft::broker {
 namespace {
@@ -86,6 +90,17 @@ std::optional<Event> event_of(const std::string& peer, const proto::PeerMessage&
   }
 }
 
+Result<Event> event_of(const std::string& peer, const proto::MeasuredProfile& measured) {
+  if (measured.profile_json().size() > job::kMaxProfileBytes) {
+    return make_error(Code::kTooLarge,
+                      fmt::format("the profile has {} bytes, {} are read",
+                                  measured.profile_json().size(), job::kMaxProfileBytes));
+  }
+  WEFT_TRY(const nlohmann::json json, job::parse_json(measured.profile_json(), "the profile"));
+  WEFT_TRY(job::DeviceProfile profile, job::profile_from_json(json));
+  return Event(PeerMeasured{peer, std::make_shared<const job::DeviceProfile>(std::move(profile))});
+}
+
 std::optional<Event> event_of(const std::string& peer, const proto::WorkerReport& report,
                               const job::WorkerEvent& event) {
   StageReport result;
@@ -110,6 +125,8 @@ std::optional<Event> event_of(const std::string& peer, const proto::WorkerReport
   result.step = event.step;
   result.loss = finite(event.loss);
   result.seconds = std::isfinite(event.seconds) ? event.seconds : 0;
+  const double busy = std::isfinite(event.busy) ? std::clamp(event.busy, 0.0, 1.0) : 0;
+  result.compute_s = result.seconds * busy;
   return result;
 }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -17,6 +19,7 @@
 #include "daemon/blob_cache.h"
 #include "daemon/event_queue.h"
 #include "daemon/host_facts.h"
+#include "daemon/measurement.h"
 #include "daemon/prepare_files.h"
 #include "net/control/control.h"
 
@@ -48,6 +51,8 @@ class ServiceImpl final : public Service {
     facts_.set_advertise_host(advertise);
     facts_.set_blob_port(blob_server_->port());
     facts_.set_version(kVersion);
+    measurement_.emplace(measurement_options(), events_, clock_,
+                         [this](const job::DeviceProfile&) { send_profile(); });
     net::ControlClientOptions options;
     options.host = member_.control_host;
     options.port = member_.control_port;
@@ -84,6 +89,7 @@ class ServiceImpl final : public Service {
       send_heartbeat();
     }
     check_broker();
+    measurement_->tick(welcomed_ && !assignment_ && !draining_ && !leaving_);
     if (draining_ && !assignment_) leaving_ = true;
   }
 
@@ -120,6 +126,37 @@ class ServiceImpl final : public Service {
     send(std::move(message), heartbeat_ms_);
   }
 
+  void send_profile() {
+    if (!welcomed_ || !measurement_ || !measurement_->profile()) return;
+    proto::PeerMessage message;
+    message.mutable_profile()->set_profile_json(
+        job::profile_to_json(*measurement_->profile()).dump());
+    send(std::move(message));
+  }
+
+  MeasurementOptions measurement_options() const {
+    MeasurementOptions options;
+    options.enabled = config_.boolean("measure");
+    options.folder = config_.text("profile_dir");
+    if (options.folder.empty()) options.folder = os::Path(config_.text("state_dir")) / "profiles";
+    options.worker_program = worker_program();
+    options.jail = config_.text("jail");
+    options.device = facts_.device();
+    options.device_name = options.device == "cpu" ? os::processor_name() : facts_.device_name();
+    options.threads = threads();
+    return options;
+  }
+
+  std::string worker_program() const {
+    const std::string named = config_.text("worker");
+    return named.empty() ? (os::program_dir() / "weft-worker").string() : named;
+  }
+
+  int32_t threads() const {
+    const auto asked = static_cast<int32_t>(config_.integer("threads"));
+    return asked > 0 ? asked : os::hardware_cores();
+  }
+
   void announce_blobs() {
     proto::PeerMessage message;
     for (std::string& name : blobs_.list()) message.mutable_blobs()->add_sha256(std::move(name));
@@ -142,6 +179,7 @@ class ServiceImpl final : public Service {
         }
         revoked_->replace({message.welcome().revoked().begin(), message.welcome().revoked().end()});
         if (message.welcome().hello_wanted()) send_hello();
+        welcome(message.session());
         break;
       case proto::BrokerMessage::kPrepare:
         prepare(message.prepare());
@@ -171,6 +209,14 @@ class ServiceImpl final : public Service {
       default:
         break;
     }
+  }
+
+  // The broker has our Hello. A broker that started anew hears the profile again.
+  void welcome(uint64_t session) {
+    if (welcomed_ && welcomed_session_ == session) return;
+    welcomed_ = true;
+    welcomed_session_ = session;
+    send_profile();
   }
 
   template <typename Message>
@@ -204,6 +250,7 @@ class ServiceImpl final : public Service {
       log_warning("a new assignment replaces job {}", assignment_->wire_state().job());
       assignment_->stop("a new assignment replaces it");
     }
+    measurement_->interrupt(fmt::format("job {} needs the machine", message.job()));
     assignment_ = std::move(*assignment);
     assignment_->begin();
   }
@@ -228,13 +275,10 @@ class ServiceImpl final : public Service {
     env.transfers = &transfers_;
     env.clock = &clock_;
     env.work_root = os::Path(config_.text("state_dir")) / "work";
-    env.worker_program = config_.text("worker");
-    if (env.worker_program.empty())
-      env.worker_program = (os::program_dir() / "weft-worker").string();
+    env.worker_program = worker_program();
     env.jail = config_.text("jail");
     env.device = facts_.device();
-    env.threads = static_cast<int32_t>(config_.integer("threads"));
-    if (env.threads == 0) env.threads = os::hardware_cores();
+    env.threads = threads();
     env.listen_host = config_.text("listen_host");
     env.advertise_host = facts_.advertise_host();
     env.data_port = static_cast<uint16_t>(config_.integer("data_port"));
@@ -272,6 +316,7 @@ class ServiceImpl final : public Service {
     if (draining_) return;
     log_info("draining: {}", why);
     os::notify_service_manager("STOPPING=1\nSTATUS=draining");
+    measurement_->interrupt("the peer drains");
     draining_ = true;
     next_heartbeat_ms_ = 0;
   }
@@ -283,6 +328,7 @@ class ServiceImpl final : public Service {
   }
 
   void leave() {
+    measurement_->interrupt("the peer leaves");
     const int64_t deadline =
         clock_.monotonic_ms() + config_.integer("stop_grace_ms") + kLeaveGraceMs;
     while (assignment_ && clock_.monotonic_ms() < deadline) {
@@ -311,6 +357,9 @@ class ServiceImpl final : public Service {
   std::unique_ptr<net::HttpServer> blob_server_;
   std::unique_ptr<net::ControlClient> control_;
   std::shared_ptr<Assignment> assignment_;
+  std::optional<Measurement> measurement_;
+  bool welcomed_ = false;
+  uint64_t welcomed_session_ = 0;
   uint64_t broker_session_ = 0;
   uint64_t heartbeat_sequence_ = 0;
   int64_t next_heartbeat_ms_ = 0;

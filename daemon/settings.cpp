@@ -21,6 +21,12 @@ Config make_config() {
           {"device", kString, "auto", "auto, cpu or cuda:N"},
           {"threads", kInt, "0", "compute threads of a worker; 0: every core", 0, 4096},
           {"worker", kPath, "", "the weft-worker program; beside weftd if empty"},
+          {"measure", kBool, "true",
+           "measure once, when idle, how fast the device runs operators, so that the broker can "
+           "plan with it"},
+          {"profile_dir", kPath, "",
+           "where measured profiles are kept; daemons of one machine may share it; in the state "
+           "folder if empty"},
           {"jail", kString, "auto",
            "what a worker gives up before it reads a job's files: auto (what the kernel offers), "
            "required (no worker without all of it) or off"},

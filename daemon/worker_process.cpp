@@ -30,7 +30,7 @@ Result<job::WorkerEvent> read_event(const std::string& line) {
 
 struct WorkerProcess::Impl {
   os::Child child;
-  OnEvent on_event;
+  OnLine on_line;
   OnExit on_exit;
   std::thread reader;
   std::mutex reap_mutex;  // a signal must not meet a pid that was reaped and reused
@@ -46,15 +46,8 @@ struct WorkerProcess::Impl {
   void read_loop() {
     os::name_thread("weft-worker-out");
     os::LineReader lines(child.stdout_fd);
-    LogLimit wrong_lines;
     for (auto line = lines.next(kMaxLineBytes); line.ok(); line = lines.next(kMaxLineBytes)) {
-      auto event = read_event(*line);
-      if (event.ok()) {
-        on_event(std::move(*event));
-      } else if (const auto note = wrong_lines.admit(SystemClock().monotonic_ms())) {
-        log_warning("worker {} wrote a line that is no event: {}{}", child.pid,
-                    event.error().message, *note);
-      }
+      on_line(std::move(*line));
     }
     on_exit(reap());
   }
@@ -67,15 +60,32 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start(const std::string& p
                                                             const os::Path& log_file,
                                                             OnEvent on_event, OnExit on_exit,
                                                             const std::string& jail) {
+  const auto on_line = [on_event = std::move(on_event),
+                        wrong_lines = std::make_shared<LogLimit>()](const std::string& line) {
+    auto event = read_event(line);
+    if (event.ok()) {
+      on_event(std::move(*event));
+    } else if (const auto note = wrong_lines->admit(SystemClock().monotonic_ms())) {
+      log_warning("the worker wrote a line that is no event: {}{}", event.error().message, *note);
+    }
+  };
+  return start_command({program, "run", "--spec", spec_file.string(), "--jail", jail}, log_file,
+                       on_line, std::move(on_exit));
+}
+
+Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start_command(std::vector<std::string> argv,
+                                                                    const os::Path& log_file,
+                                                                    OnLine on_line,
+                                                                    OnExit on_exit) {
   os::SpawnOptions options;
-  options.argv = {program, "run", "--spec", spec_file.string(), "--jail", jail};
+  options.argv = std::move(argv);
   options.stderr_file = log_file;
   options.pipe_stdio = true;
   options.ignore_stop_signals = true;  // from its first instruction on
   auto impl = std::make_unique<Impl>();
   WEFT_TRY(impl->child, os::spawn(options));
   os::set_nonblocking(impl->child.stdin_fd);
-  impl->on_event = std::move(on_event);
+  impl->on_line = std::move(on_line);
   impl->on_exit = std::move(on_exit);
   impl->reader = std::thread([raw = impl.get()] { raw->read_loop(); });
   return std::unique_ptr<WorkerProcess>(new WorkerProcess(std::move(impl)));

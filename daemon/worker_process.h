@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/os/process.h"
 #include "base/result.h"
@@ -19,11 +20,17 @@ class WorkerProcess {
   using OnEvent = std::function<void(job::WorkerEvent)>;
   using OnExit = std::function<void(os::ExitStatus)>;
 
+  // An assignment.
   static Result<std::unique_ptr<WorkerProcess>> start(const std::string& program,
                                                       const os::Path& spec_file,
                                                       const os::Path& log_file, OnEvent on_event,
                                                       OnExit on_exit,
                                                       const std::string& jail = "auto");
+  // Any command of the program; its lines as they are.
+  using OnLine = std::function<void(std::string)>;
+  static Result<std::unique_ptr<WorkerProcess>> start_command(std::vector<std::string> argv,
+                                                              const os::Path& log_file,
+                                                              OnLine on_line, OnExit on_exit);
   // Kills what still runs and reaps it.
   ~WorkerProcess();
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "job/json_read.h"
@@ -17,13 +18,18 @@ constexpr int64_t kFormat = 1;
 constexpr double kMostOpUs = 1e6, kMostGflops = 1e7, kLeastGflops = 1e-3;
 constexpr double kMostGbyteS = 1e5, kLeastGbyteS = 1e-4;
 
+// So many digits that writing what was read gives the same text.
+double rounded(double value) {
+  return std::strtod(fmt::format("{:.9g}", value).c_str(), nullptr);
+}
+
 // A rate as people read it; null where the coefficient is zero: the term costs nothing.
 json rate(double seconds_each) {
-  return seconds_each > 0 ? json(1e-9 / seconds_each) : json(nullptr);
+  return seconds_each > 0 ? json(rounded(1e-9 / seconds_each)) : json(nullptr);
 }
 
 json cost_to_json(const OpCost& cost, double error) {
-  return {{"op_us", cost.op_s * 1e6},
+  return {{"op_us", rounded(cost.op_s * 1e6)},
           {"gflops", rate(cost.flop_s)},
           {"gbyte_s", rate(cost.byte_s)},
           {"error", error}};

@@ -19,10 +19,10 @@ struct StagePlan {
   int64_t parameter_bytes = 0;
   int64_t memory_bytes = 0;  // estimate: weights, gradients, optimizer, activations in flight
   double compute_s = 0;      // predicted, of a step; 0: the peer's speed is not known
-  double send_s = 0, receive_s = 0;  // predicted, of a step's messages, on the slowest way of each
-  int32_t in_flight = 0;             // micro-batches whose activations it keeps; 0: not said
   // What the peer's profile was multiplied by; 0: the speed is from elsewhere.
   double correction = 0;
+  double send_s = 0, receive_s = 0;  // predicted, of a step's messages, on the slowest way of each
+  int32_t in_flight = 0;             // micro-batches whose activations it keeps; 0: not said
 };
 
 struct Plan {

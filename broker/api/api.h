@@ -121,6 +121,7 @@ class Api {
   }
   Result<std::string> find_job(const std::string& id_or_name) const;
   Json peer_json(const Peer& peer) const;
+  Json measured_json(const Peer& peer) const;
   Json job_json(const Job& job);
   Result<Json> events_page(const std::string& job, int64_t after);
   Result<Json> metrics_page(const std::string& job, int64_t after);

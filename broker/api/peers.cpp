@@ -42,10 +42,18 @@ void Api::get_peers(const Call&, const net::HttpReply& reply) {
   answer(reply, Json{{"peers", std::move(peers)}});
 }
 
+// peer_json with what is too much for a list.
+Json Api::measured_json(const Peer& peer) const {
+  Json json = peer_json(peer);
+  json["profile"] = peer.profile ? job::profile_to_json(*peer.profile) : Json(nullptr);
+  json["correction"] = {{"factor", peer.correction.factor}, {"steps", peer.correction.steps}};
+  return json;
+}
+
 void Api::get_peer(const Call& call, const net::HttpReply& reply) {
   const auto found = core_.state().peers.find(call.id);
   answer(reply, found == core_.state().peers.end() ? Result<Json>(no_peer(call.id))
-                                                   : Result<Json>(peer_json(found->second)));
+                                                   : Result<Json>(measured_json(found->second)));
 }
 
 void Api::drain_peer(const Call& call, const net::HttpReply& reply) {

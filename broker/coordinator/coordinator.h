@@ -46,6 +46,10 @@ struct PeerHeartbeat {
   bool draining = false;
   std::vector<ReportedAssignment> assignments;
 };
+struct PeerMeasured {
+  std::string peer;
+  std::shared_ptr<const job::DeviceProfile> profile;
+};
 struct StageUpdate {
   std::string peer, job;
   uint32_t epoch = 0;
@@ -63,7 +67,8 @@ struct StageReport {
   Kind kind = Kind::kAlive;
   int64_t step = 0;
   std::optional<double> loss, accuracy;
-  double seconds = 0;  // of the step; of kAlive: since the compute thread moved
+  double seconds = 0;    // of the step; of kAlive: since the compute thread moved
+  double compute_s = 0;  // of the step, in which the compute thread worked
 };
 struct ShardStored {
   std::string peer, job;
@@ -105,9 +110,9 @@ struct Restarted {  // once, after the state was loaded
 };
 struct Tick {};
 
-using Event = std::variant<PeerJoined, PeerHello, PeerHeartbeat, StageUpdate, StageReport,
-                           ShardStored, PeerLeaving, SubmitJob, CancelJob, ResumeJob, DeleteJob,
-                           DrainPeer, RemovePeer, Restarted, Tick>;
+using Event = std::variant<PeerJoined, PeerHello, PeerHeartbeat, PeerMeasured, StageUpdate,
+                           StageReport, ShardStored, PeerLeaving, SubmitJob, CancelJob, ResumeJob,
+                           DeleteJob, DrainPeer, RemovePeer, Restarted, Tick>;
 
 // ---- effects -----------------------------------------------------------------------------------
 struct SendWelcome {  // carries the revoked peers, too

@@ -47,6 +47,21 @@ StageState* Machine::held_stage(const std::string& sender, const std::string& jo
   return entry.peer == sender ? &entry : nullptr;
 }
 
+// Real steps against the profile. On a card a worker tells the host's time, which says nothing.
+void Machine::learn_speed(const Job& owner, const StageReport& event) {
+  constexpr int64_t kWarmUpSteps = 2;  // of a run: memory, caches and libraries are new to it
+  const auto stage = static_cast<size_t>(event.stage);
+  Peer* entry = peer(event.peer);
+  if (entry == nullptr || entry->capabilities.device != "cpu" || !owner.plan ||
+      stage >= owner.plan->stages.size() || event.step <= owner.resume_step + kWarmUpSteps) {
+    return;
+  }
+  const job::StagePlan& planned = owner.plan->stages[stage];
+  if (!(planned.correction > 0)) return;
+  entry->correction =
+      corrected(entry->correction, planned.compute_s / planned.correction, event.compute_s);
+}
+
 void Machine::on(const StageReport& event) {
   StageState* stage = held_stage(event.peer, event.job, event.epoch, event.stage);
   if (stage == nullptr) return;
@@ -67,6 +82,7 @@ void Machine::on(const StageReport& event) {
     return;
   }
   owner.step = std::max(owner.step, event.step);
+  learn_speed(owner, event);
   if (event.loss) {
     owner.loss = event.loss;
     if (!owner.first_loss) owner.first_loss = event.loss;

@@ -19,9 +19,11 @@ class Machine {
   void on(const PeerJoined& event);
   void on(const PeerHello& event);
   void on(const PeerHeartbeat& event);
+  void on(const PeerMeasured& event);
   void on(const PeerLeaving& event);
   void on(const DrainPeer& event);
   void on(const RemovePeer& event);
+  void learn_speed(const Job& owner, const StageReport& event);
   void on(const StageUpdate& event);
   void on(const StageReport& event);
   void on(const ShardStored& event);

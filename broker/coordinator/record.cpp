@@ -28,6 +28,17 @@ std::optional<double> number_or_none(const Json& record, const char* name) {
   return found->get<double>();
 }
 
+// Neither is in records of older brokers, and a profile of another format is measured anew.
+void read_profile(const Json& record, Peer& peer) {
+  const auto profile = record.find("profile");
+  if (profile == record.end() || profile->is_null()) return;
+  auto read = job::profile_from_json(*profile);
+  if (!read.ok()) return;
+  peer.profile = std::make_shared<const job::DeviceProfile>(std::move(read).value());
+  const Json& correction = record.at("correction");
+  peer.correction = {correction.at("factor"), correction.at("steps")};
+}
+
 }  // namespace
 
 Json peer_to_record(const Peer& peer) {
@@ -41,6 +52,8 @@ Json peer_to_record(const Peer& peer) {
           {"joined_ms", peer.joined_ms},
           {"last_seen_ms", peer.last_seen_ms},
           {"drain_requested", peer.drain_requested},
+          {"profile", peer.profile ? job::profile_to_json(*peer.profile) : Json(nullptr)},
+          {"correction", {{"factor", peer.correction.factor}, {"steps", peer.correction.steps}}},
           {"capabilities",
            {{"host", c.host},
             {"cores", c.cores},
@@ -66,6 +79,7 @@ Result<Peer> peer_from_record(const Json& record) {
     peer.joined_ms = record.at("joined_ms");
     peer.last_seen_ms = record.at("last_seen_ms");
     peer.drain_requested = record.at("drain_requested");
+    read_profile(record, peer);
     const Json& c = record.at("capabilities");
     peer.capabilities =
         Capabilities{c.at("host"),           c.at("cores"),       c.at("memory_bytes"),

@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "broker/coordinator/correction.h"
 #include "broker/coordinator/states.h"
+#include "job/device_profile.h"
 #include "job/plan.h"
 
 namespace weft::broker {
@@ -58,6 +61,8 @@ struct Peer {
   bool leftover = false;         // its heartbeat names an active assignment that is not ours
   int64_t leftover_stop_ms = 0;
   std::optional<Assignment> assignment;
+  std::shared_ptr<const job::DeviceProfile> profile;  // as it measured itself; none yet: null
+  Correction correction;                              // of the profile, by real runs
 };
 
 struct Failure {

@@ -111,13 +111,13 @@ class Starter {
     WEFT_TRY_STATUS(os::write_file_atomic(address, cluster_.join_address + "\n", 0600));
     for (int i = 0; i < options_.peers; ++i) {
       const std::string role = fmt::format("peer-{}", i);
-      WEFT_TRY_STATUS(add(
-          start_background(role,
-                           {(os::program_dir() / "weftd").string(), "join", "--address-file",
-                            address.string(), "--state-dir", (dir_ / role).string(), "--name", role,
-                            "--listen-host", options_.host, "--advertise-host", options_.host,
-                            "--threads", std::to_string(threads), "--device", options_.device},
-                           dir_ / (role + ".log"))));
+      WEFT_TRY_STATUS(add(start_background(
+          role,
+          {(os::program_dir() / "weftd").string(), "join", "--address-file", address.string(),
+           "--state-dir", (dir_ / role).string(), "--name", role, "--listen-host", options_.host,
+           "--advertise-host", options_.host, "--threads", std::to_string(threads), "--device",
+           options_.device, "--profile-dir", (dir_ / "profiles").string()},
+          dir_ / (role + ".log"))));
     }
     return {};
   }

@@ -34,10 +34,39 @@ void print_peers(const json& answer) {
   print_table(rows);
 }
 
+// A class a row: an operator's microseconds, Gflop/s, GB/s, forward and backward.
+void print_costs(const std::string& precision, const json& classes) {
+  std::vector<std::vector<std::string>> rows = {{precision, "FORWARD us", "GFLOP/s", "GB/s",
+                                                 "ERROR", "BACKWARD us", "GFLOP/s", "GB/s",
+                                                 "ERROR"}};
+  for (const auto& [name, cost] : classes.items()) {
+    std::vector<std::string> row{name};
+    for (const char* direction : {"forward", "backward"}) {
+      const json& pass = cost.at(direction);
+      const auto number = [&](const char* key) {
+        return pass.at(key).is_number() ? fmt::format("{:.4g}", pass.at(key).get<double>()) : "-";
+      };
+      row.insert(row.end(), {number("op_us"), number("gflops"), number("gbyte_s"),
+                             fmt::format("{:.0f} %", 100 * pass.value("error", 0.0))});
+    }
+    rows.push_back(std::move(row));
+  }
+  fmt::print("\n");
+  print_table(rows);
+}
+
 void print_peer(const json& peer) {
   for (const auto& [key, value] : peer.items()) {
+    if (key == "profile" && value.is_object()) continue;
     fmt::print("{:<16} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
   }
+  const json profile = peer.value("profile", json());
+  if (!profile.is_object()) return;
+  fmt::print("\nmeasured in {:.1f} s with {} threads; free memory {} of {}\n",
+             profile.value("seconds", 0.0), profile.value("threads", 0),
+             human_bytes(profile.value("memory_free_bytes", 0.0)),
+             human_bytes(profile.value("memory_total_bytes", 0.0)));
+  for (const char* precision : {"fp32", "bf16"}) print_costs(precision, profile.at(precision));
 }
 
 Status call(const std::string& method, const std::string& target, const json& body,

@@ -20,7 +20,19 @@ struct Options {
   double memory_share = broker::PlannerOptions{}.memory_share;
 };
 
-// The idle peers of the broker the user is logged in to. It knows no links between them.
+// What a peer measured of itself, and what real runs taught; as before where it has not.
+Status add_profile(ApiClient& client, broker::PlannerPeer& peer) {
+  WEFT_TRY(const json whole, client.get("/api/v1/peers/" + path_segment(peer.id)));
+  const auto profile = whole.find("profile");
+  if (profile == whole.end() || profile->is_null()) return {};
+  WEFT_TRY(job::DeviceProfile read, job::profile_from_json(*profile));
+  peer.profile = std::make_shared<const job::DeviceProfile>(std::move(read));
+  const double factor = whole.value("correction", json::object()).value("factor", 1.0);
+  if (factor > 0) peer.correction = factor;
+  return {};
+}
+
+// The idle peers of the broker the user is logged in to, without links.
 Result<broker::PlannerWorld> world_of_broker(const Globals& globals) {
   Result<ApiClient> client = ApiClient::open(globals);
   if (!client.ok()) {
@@ -36,6 +48,7 @@ Result<broker::PlannerWorld> world_of_broker(const Globals& globals) {
     idle.id = peer.value("id", "");
     idle.cores = peer.value("cores", 1u);
     idle.memory_bytes = peer.value("memory_bytes", uint64_t{0});
+    WEFT_TRY_STATUS(add_profile(*client, idle));
     world.peers.push_back(std::move(idle));
     world.site_of.emplace_back();
   }

@@ -57,7 +57,7 @@ def alive(pid):
 class Cluster:
     """A broker and its peers. `prefix` runs a program elsewhere (ip netns exec ...)."""
 
-    def __init__(self, folder, host="127.0.0.1", broker_flags=(), broker_prefix=()):
+    def __init__(self, folder, host="127.0.0.1", broker_flags=(), broker_prefix=(), measure=False):
         self.folder = str(folder)
         self.host = host
         self.broker_flags = list(broker_flags)
@@ -66,7 +66,9 @@ class Cluster:
         self.processes = {}
         self.environment = dict(os.environ,
                                 XDG_CONFIG_HOME=os.path.join(self.folder, "config"),
-                                XDG_STATE_HOME=os.path.join(self.folder, "state"))
+                                XDG_STATE_HOME=os.path.join(self.folder, "state"),
+                                # Daemons that measure themselves would disturb what tests time.
+                                WEFTD_MEASURE="true" if measure else "false")
         self.peer_ids = {}
 
     def __enter__(self):

@@ -116,6 +116,46 @@ TEST_F(CoreTest, RemovedPeersAreToldToTheOthersAndOutliveARestart) {
   EXPECT_EQ(revoked_of(link_.sent.back().second.welcome()), std::vector<std::string>{"p-1"});
 }
 
+std::string profile_text(double gflops) {
+  job::DeviceProfile profile;
+  profile.device = "cpu";
+  for (job::MeasuredCosts* measured : {&profile.fp32, &profile.bf16}) {
+    measured->costs = job::plain_costs(1e-9 / gflops, 1e-10, 1e-6);
+    measured->errors.fill({0.05, 0.05, 8});
+  }
+  return job::profile_to_json(profile).dump();
+}
+
+TEST_F(CoreTest, AProfileIsKeptWithItsPeerAndPlannedWith) {
+  hello("p-1");
+  const auto tell = [&](const std::string& text) {
+    proto::PeerMessage message;
+    message.mutable_profile()->set_profile_json(text);
+    core_->on_message("p-1", message);
+    return core_->state().peers.at("p-1").profile;
+  };
+  EXPECT_EQ(tell("{}"), nullptr);
+  EXPECT_EQ(tell(std::string(100000, ' ')), nullptr);
+  EXPECT_EQ(tell(profile_text(1e12)), nullptr) << "no device is that fast";
+  const auto known = tell(profile_text(50));
+  ASSERT_NE(known, nullptr);
+  EXPECT_EQ(tell(profile_text(50)), known) << "told again in another session";
+  EXPECT_EQ(tell("nonsense"), known) << "what was good before stays";
+  restart();
+  hello("p-1");
+  const auto kept = core_->state().peers.at("p-1").profile;
+  ASSERT_NE(kept, nullptr);
+  const auto matrix = static_cast<size_t>(job::OpClass::kMatrix);
+  EXPECT_NEAR(kept->fp32.costs[matrix].forward.flop_s, 2e-11, 1e-15);
+  submit("j");
+  clock_.advance_ms(2000);
+  core_->tick();
+  const Job& job = core_->state().jobs.at("j");
+  ASSERT_TRUE(job.plan) << job.reason;
+  EXPECT_GT(job.plan->stages.at(0).compute_s, 0);
+  EXPECT_EQ(job.plan->stages.at(0).correction, 1);
+}
+
 TEST_F(CoreTest, LogLinesAreBoundedPerMessage) {
   hello("p-1");
   submit("j");

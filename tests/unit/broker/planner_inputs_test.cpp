@@ -75,6 +75,20 @@ TEST(PlannerInputs, LinksOfWholeGroupsStayWhatTheyAre) {
   EXPECT_EQ(inputs.access.back().peers, (std::vector<std::string>{"p-1", "p-2"}));
 }
 
+TEST(PlannerInputs, WhatTheOperatorWroteCountsMoreThanWhatWasMeasured) {
+  const PlannerWorld known = *parse_peers(kPeers, "peers.toml");
+  Peer written = peer("p-1", "fast", 10), measured = peer("p-2", "elsewhere", 10);
+  written.profile = measured.profile = std::make_shared<const job::DeviceProfile>();
+  written.correction = measured.correction = {1.25, 9};
+  const PlannerInputs inputs = planner_inputs({&written, &measured}, known);
+  EXPECT_EQ(inputs.peers[0].profile, nullptr);
+  EXPECT_EQ(inputs.peers[0].gflops, 5000);
+  EXPECT_EQ(inputs.peers[0].correction, 1);
+  EXPECT_EQ(inputs.peers[1].profile, measured.profile);
+  EXPECT_EQ(inputs.peers[1].correction, 1.25);
+  EXPECT_TRUE(inputs.peers[1].speed_known());
+}
+
 TEST(PlannerInputs, NothingKnownIsNothingAssumedHere) {
   const Peer a = peer("p-1", "x", 10);
   const PlannerInputs inputs = planner_inputs({&a}, {});

@@ -68,6 +68,7 @@ class ServiceTest : public ::testing::Test {
                                             {"listen_host", "127.0.0.1"},
                                             {"device", "cpu"},
                                             {"name", "tester"},
+                                            {"measure", "false"},
                                             {"worker", testing::script(dir_, worker).string()}}) {
       ASSERT_TRUE(config_.set_flag(name, value).ok());
     }

@@ -1,0 +1,26 @@
+#include "broker/coordinator/correction.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace weft::broker {
+namespace {
+
+constexpr double kLeastWeight = 0.05;
+constexpr int64_t kTrustedSteps = 5;  // before them anything may be an outlier
+
+}  // namespace
+
+Correction corrected(const Correction& now, double predicted_s, double measured_s) {
+  const double ratio = measured_s / predicted_s;
+  if (!(predicted_s > 0) || !(measured_s > 0) || !std::isfinite(ratio) || ratio == 0) return now;
+  const double most = std::log(kMostCorrection), before = std::log(now.factor);
+  double seen = std::clamp(std::log(ratio), -most, most);
+  if (now.steps >= kTrustedSteps) {
+    seen = std::clamp(seen, before - std::log(2), before + std::log(2));
+  }
+  const double weight = std::max(1 / static_cast<double>(now.steps + 1), kLeastWeight);
+  return {std::exp(std::clamp(before + weight * (seen - before), -most, most)), now.steps + 1};
+}
+
+}  // namespace weft::broker

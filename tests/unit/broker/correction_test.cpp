@@ -1,0 +1,55 @@
+#include "broker/coordinator/correction.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/rng.h"
+
+namespace weft::broker {
+namespace {
+
+RC_GTEST_PROP(Correction, FindsTheRatioUnderNoise, (uint64_t seed)) {
+  Rng rng(seed);
+  const double truth = std::pow(4, 2 * rng.uniform() - 1);
+  Correction now;
+  for (int step = 0; step < 60; ++step) {
+    now = corrected(now, 0.2, 0.2 * truth * (0.9 + 0.2 * rng.uniform()));
+  }
+  RC_ASSERT(std::abs(now.factor / truth - 1) < 0.08);
+  RC_ASSERT(now.steps == 60);
+}
+
+RC_GTEST_PROP(Correction, StaysWithinItsBoundsWhateverIsReported, (uint64_t seed)) {
+  Rng rng(seed);
+  Correction now;
+  for (int step = 0; step < 30; ++step) {
+    const double measured = std::pow(10, 600 * rng.uniform() - 300);
+    now = corrected(now, std::pow(10, 20 * rng.uniform() - 10), measured);
+    RC_ASSERT(now.factor >= 1 / kMostCorrection * 0.999 && now.factor <= kMostCorrection * 1.001);
+  }
+}
+
+TEST(Correction, OneSlowStepMovesItLittleAndASlowerMachineForGood) {
+  Correction now;
+  for (int step = 0; step < 40; ++step) now = corrected(now, 1, 1.2);
+  EXPECT_NEAR(now.factor, 1.2, 1e-9);
+  const Correction after = corrected(now, 1, 50);
+  EXPECT_LT(after.factor, 1.2 * 1.04);
+  for (int step = 0; step < 100; ++step) now = corrected(now, 1, 2.4);
+  EXPECT_NEAR(now.factor, 2.4, 0.05);
+}
+
+TEST(Correction, WhatIsNoTimeChangesNothing) {
+  const Correction now{1.5, 3};
+  const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
+  for (const double wrong : {0.0, -1.0, nan, infinity}) {
+    EXPECT_EQ(corrected(now, wrong, 1).steps, 3);
+    EXPECT_EQ(corrected(now, 1, wrong).factor, 1.5);
+  }
+}
+
+}  // namespace
+}  // namespace weft::broker

@@ -1,0 +1,155 @@
+// Measuring with a script in the worker's place: profiles kept, shared, interrupted and refused.
+#include "daemon/measurement.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/daemon/worker_script.h"
+
+namespace weft::daemon {
+namespace {
+
+using testing::fresh_dir;
+using testing::script;
+
+job::DeviceProfile profile() {
+  job::DeviceProfile p;
+  p.device = "cpu";
+  p.seconds = 3;
+  for (job::MeasuredCosts* measured : {&p.fp32, &p.bf16}) {
+    measured->costs = job::plain_costs(1e-11, 1e-10, 1e-6);
+    measured->errors.fill({0.1, 0.1, 5});
+  }
+  return p;
+}
+
+class MeasurementTest : public ::testing::Test {
+ protected:
+  std::string says_profile() { return "echo '" + job::profile_to_json(profile()).dump() + "'"; }
+
+  std::unique_ptr<Measurement> make(const std::string& worker, const std::string& name = "model") {
+    MeasurementOptions options;
+    options.folder = dir_ / "profiles";
+    options.worker_program = script(dir_, worker).string();
+    options.jail = "auto";
+    options.device = "cpu";
+    options.device_name = name;
+    options.threads = 2;
+    options.enabled = enabled_;
+    return std::make_unique<Measurement>(options, events_, clock_,
+                                         [this](const job::DeviceProfile&) { ++done_; });
+  }
+  // Runs events and ticks until it holds, or for 20 s.
+  template <typename Holds>
+  bool until(Measurement& measurement, Holds holds) {
+    for (int i = 0; i < 400; ++i) {
+      if (holds()) return true;
+      events_.run_for(50);
+      measurement.tick(true);
+    }
+    return false;
+  }
+
+  const os::Path dir_ = fresh_dir(std::string("measure_") +
+                                  ::testing::UnitTest::GetInstance()->current_test_info()->name());
+  bool enabled_ = true;
+  EventQueue events_;
+  VirtualClock clock_;
+  int done_ = 0;
+};
+
+TEST_F(MeasurementTest, MeasuresOnceForADeviceModel) {
+  auto first = make(R"(echo "$*" > )" + (dir_ / "arguments").string() + "; " + says_profile());
+  EXPECT_FALSE(first->profile());
+  ASSERT_TRUE(until(*first, [&] { return first->profile().has_value(); }));
+  EXPECT_EQ(done_, 1);
+  EXPECT_EQ(first->profile()->device_name, "model");
+  EXPECT_EQ(*os::read_file(dir_ / "arguments", 1000),
+            "measure --device cpu --threads 2 --jail auto\n");
+  // Another life: the file is there, no worker runs.
+  auto second = make("exit 1");
+  ASSERT_TRUE(second->profile());
+  EXPECT_EQ(done_, 2);
+  second->tick(true);
+  EXPECT_FALSE(second->measuring());
+  // Another card in the same machine is another device.
+  auto third = make("exit 1", "other model");
+  EXPECT_FALSE(third->profile());
+}
+
+TEST_F(MeasurementTest, WaitsUntilIdleAndEndsAtOnceForAnAssignment) {
+  auto measurement = make("exec sleep 600");
+  measurement->tick(false);
+  EXPECT_FALSE(measurement->measuring());
+  measurement->tick(true);
+  ASSERT_TRUE(measurement->measuring());
+  measurement->interrupt("a job");
+  EXPECT_FALSE(measurement->measuring());
+  EXPECT_EQ(done_, 0);
+  measurement->tick(true);
+  EXPECT_TRUE(measurement->measuring()) << "begins again when idle";
+}
+
+TEST_F(MeasurementTest, FailuresAreTriedAgainLaterAFewTimes) {
+  auto measurement = make("echo nonsense");
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    measurement->tick(true);
+    ASSERT_TRUE(measurement->measuring()) << attempt;
+    ASSERT_TRUE(until(*measurement, [&] { return !measurement->measuring(); }));
+    measurement->tick(true);
+    EXPECT_FALSE(measurement->measuring()) << "not at once";
+    clock_.advance_ms(600001);
+  }
+  measurement->tick(true);
+  EXPECT_FALSE(measurement->measuring()) << "given up";
+  EXPECT_EQ(done_, 0);
+}
+
+TEST_F(MeasurementTest, AWorkerThatHangsIsKilled) {
+  auto measurement = make("exec sleep 600");
+  measurement->tick(true);
+  ASSERT_TRUE(measurement->measuring());
+  clock_.advance_ms(300001);
+  measurement->tick(true);
+  EXPECT_FALSE(measurement->measuring());
+}
+
+TEST_F(MeasurementTest, DaemonsThatShareAFolderMeasureOneAfterTheOther) {
+  auto slow = make("read line; " + says_profile());
+  auto other = make("read line; " + says_profile());
+  slow->tick(true);
+  other->tick(true);
+  EXPECT_TRUE(slow->measuring());
+  EXPECT_FALSE(other->measuring());
+  slow->interrupt("a job");
+  clock_.advance_ms(3000);
+  other->tick(true);
+  EXPECT_TRUE(other->measuring());
+}
+
+TEST_F(MeasurementTest, AFileThatIsNoProfileIsMeasuredAnew) {
+  {
+    auto first = make(says_profile());
+    ASSERT_TRUE(until(*first, [&] { return first->profile().has_value(); }));
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(dir_ / "profiles")) {
+    if (entry.path().extension() == ".json") {
+      ASSERT_TRUE(os::write_file_atomic(entry.path(), "{}").ok());
+    }
+  }
+  auto second = make(says_profile());
+  EXPECT_FALSE(second->profile());
+  EXPECT_TRUE(until(*second, [&] { return second->profile().has_value(); }));
+}
+
+TEST_F(MeasurementTest, CanBeSwitchedOff) {
+  enabled_ = false;
+  auto measurement = make(says_profile());
+  measurement->tick(true);
+  EXPECT_FALSE(measurement->measuring());
+}
+
+}  // namespace
+}  // namespace weft::daemon
