@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
@@ -12,6 +13,7 @@
 namespace weft::daemon {
 namespace {
 
+constexpr int64_t kFirstRetryMs = 10000;
 constexpr int64_t kLookMs = 2000;  // while another daemon measures
 // In a file's name: another form of the profile, or other things measured, is another file.
 constexpr int kFormat = 1;
@@ -130,11 +132,12 @@ void Measurement::fail(const std::string& why) {
   run_.reset();
   lock_.reset();
   ++failures_;
-  next_ms_ = clock_.monotonic_ms() + options_.retry_ms;
+  // What disturbed it may be over soon, or not.
+  const int64_t pause_ms = std::min(options_.retry_ms, kFirstRetryMs << (2 * (failures_ - 1)));
+  next_ms_ = clock_.monotonic_ms() + pause_ms;
   log_warning("this machine could not be measured: {}; {}", why,
-              failures_ < options_.most_failures
-                  ? fmt::format("again in {} s", options_.retry_ms / 1000)
-                  : "not tried again before the daemon starts anew");
+              failures_ < options_.most_failures ? fmt::format("again in {} s", pause_ms / 1000)
+                                                 : "not tried again before the daemon starts anew");
 }
 
 }  // namespace weft::daemon

@@ -28,8 +28,8 @@ struct MeasurementOptions {
   std::string device, device_name;  // name: of the card, or the processor
   int32_t threads = 1;
   int64_t timeout_ms = 300000;  // of one worker: ten seconds of a processor that others use too
-  int64_t retry_ms = 600000;    // after a failure
-  int most_failures = 3;
+  int64_t retry_ms = 600000;    // after a failure at most; first 10 s, then four times as long
+  int most_failures = 5;
 };
 
 class Measurement {

@@ -112,8 +112,9 @@ def test_homes_train_to_the_bits_of_one_peer(folder):  # noqa: F811
         for schedule in ("1f1b", "zb-h1"):
             job, seconds = lab.train(f"cut-{schedule}", stages=4, steps=4, schedule=schedule, train=precision)
             assert job["loss"] == whole["loss"]
-            # Two micro-batches cross three cuts and come back: at least one way there and back of them.
-            assert min(seconds) > 2 * 3 * 0.023
+            # A micro-batch crosses three cuts and comes back over two at least: to a first stage that
+            # holds no weight nothing returns, and then it runs ahead.
+            assert min(seconds) > 2 * 2 * 0.023
             lab.cluster.wait_idle(4)
 
 
