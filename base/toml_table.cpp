@@ -11,7 +11,7 @@ const toml::node* TomlTable::find(const char* key) {
   return table_.get(key);
 }
 
-void TomlTable::fail(std::string message) {
+void TomlTable::refuse(std::string message) {
   if (error_.empty()) error_ = fmt::format("{}: {}", what_, message);
 }
 
@@ -20,7 +20,7 @@ double TomlTable::number(const char* key, double fallback, double least, double 
   if (node == nullptr) return fallback;
   const auto value = node->value<double>();
   if (value && std::isfinite(*value) && *value >= least && *value <= most) return *value;
-  fail(fmt::format("{} must be a number from {:g} to {:g}", key, least, most));
+  refuse(fmt::format("{} must be a number from {:g} to {:g}", key, least, most));
   return fallback;
 }
 
@@ -29,7 +29,7 @@ int64_t TomlTable::integer(const char* key, int64_t fallback, int64_t least, int
   if (node == nullptr) return fallback;
   const auto value = node->value_exact<int64_t>();
   if (value && *value >= least && *value <= most) return *value;
-  fail(fmt::format("{} must be a whole number from {} to {}", key, least, most));
+  refuse(fmt::format("{} must be a whole number from {} to {}", key, least, most));
   return fallback;
 }
 
@@ -37,7 +37,7 @@ std::string TomlTable::text(const char* key, const std::string& fallback) {
   const toml::node* node = find(key);
   if (node == nullptr) return fallback;
   if (const auto value = node->value<std::string>()) return *value;
-  fail(fmt::format("{} must be a text", key));
+  refuse(fmt::format("{} must be a text", key));
   return fallback;
 }
 
@@ -45,7 +45,7 @@ const toml::table* TomlTable::table(const char* key) {
   const toml::node* node = find(key);
   if (node == nullptr) return nullptr;
   if (const toml::table* inner = node->as_table()) return inner;
-  fail(fmt::format("{} must be a table", key));
+  refuse(fmt::format("{} must be a table", key));
   return nullptr;
 }
 
@@ -59,7 +59,7 @@ std::vector<const toml::table*> TomlTable::tables(const char* key) {
 
 Status TomlTable::status(const std::string& next) {
   for (const auto& [key, node] : table_) {
-    if (!known_.contains(std::string(key.str()))) fail(fmt::format("unknown key {}", key.str()));
+    if (!known_.contains(std::string(key.str()))) refuse(fmt::format("unknown key {}", key.str()));
   }
   if (error_.empty()) return {};
   return make_error(Code::kInvalid, error_, next);

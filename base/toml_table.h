@@ -28,12 +28,14 @@ class TomlTable {
   std::vector<const toml::table*> tables(const char* key);
   const std::string& what() const { return what_; }
 
+  // Adds an error that the caller has found: what is wrong, behind the table's name.
+  void refuse(std::string message);
+
   // The first error of any read so far, or a key that nothing has asked for. next: what to do.
   Status status(const std::string& next);
 
  private:
   const toml::node* find(const char* key);
-  void fail(std::string message);
   const toml::table& table_;
   std::string what_, error_;
   std::set<std::string> known_;

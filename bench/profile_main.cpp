@@ -14,6 +14,7 @@
 #include "base/os/file.h"
 #include "base/os/own_process.h"
 #include "base/rng.h"
+#include "base/statistics.h"
 #include "executor/check_inputs.h"
 #include "executor/local_cluster.h"
 #include "executor/worker.h"
@@ -57,11 +58,6 @@ Result<Options> parse(int argc, char** argv) {
                       "--model and --profile are needed, --steps and --stages from 1");
   }
   return options;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // Seconds of each stage's actions in a step without the optimizer: the median of the steps. One

@@ -422,10 +422,8 @@ Result<std::shared_ptr<const LoadedJob>> Core::loaded(const std::string& job) {
 Result<job::Plan> Core::plan(const Job& job, const std::vector<const Peer*>& idle) {
   WEFT_TRY(const auto known, loaded(job.id));
   WEFT_TRY_STATUS(check_resume_point(job, known->graphs.graph));
-  job::JobSpec spec = known->submission.spec;
-  spec.pipeline.stages = job.requested_stages;
-  spec.train.steps = job.steps;
-  return plan_with(known->graphs.graph, spec, idle);
+  return plan_over_idle(known->graphs.graph, spec_to_plan(known->submission.spec, job), idle,
+                        options_.known, options_.memory_share);
 }
 
 Result<job::Plan> Core::dry_run(const Submission& submission, const JobGraphs& graphs) const {
@@ -435,16 +433,7 @@ Result<job::Plan> Core::dry_run(const Submission& submission, const JobGraphs& g
       idle.push_back(&peer);
     }
   }
-  return plan_with(graphs.graph, submission.spec, idle);
-}
-
-Result<job::Plan> Core::plan_with(const opdag::Graph& graph, const job::JobSpec& spec,
-                                  const std::vector<const Peer*>& idle) const {
-  PlannerInputs inputs = planner_inputs(idle, options_.known);
-  PlannerOptions options;
-  options.memory_share = options_.memory_share;
-  options.access = std::move(inputs.access);
-  return make_plan(graph, spec, inputs.peers, inputs.links, options);
+  return plan_over_idle(graphs.graph, submission.spec, idle, options_.known, options_.memory_share);
 }
 
 Status Core::submit(const std::string& job, const nlohmann::json& body,

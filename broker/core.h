@@ -94,8 +94,6 @@ class Core {
  private:
   friend class EffectRunner;
   Result<job::Plan> plan(const Job& job, const std::vector<const Peer*>& idle);
-  Result<job::Plan> plan_with(const opdag::Graph& graph, const job::JobSpec& spec,
-                              const std::vector<const Peer*>& idle) const;
   void drain_pending();
   Status apply_one(const Event& event, const std::function<Status()>& also = {});
   void on_report(const std::string& peer, const proto::WorkerReport& report);

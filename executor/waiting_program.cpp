@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/statistics.h"
 
 namespace weft::executor {
 namespace {
@@ -31,12 +32,6 @@ class Lap {
  private:
   Clock::time_point last_ = Clock::now();
 };
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // With the strides it has: dimensions of stride 0 stay so.
 at::Tensor zeros_of(const at::Tensor& tensor) {
@@ -125,7 +120,7 @@ Status WaitingProgram::measure(const std::vector<at::IValue>& inputs, RunContext
     rest.push_back(lap.next());
   }
   const auto middle = [](std::vector<double> seconds) {
-    return seconds.empty() ? 0 : median({seconds.begin() + 1, seconds.end()});
+    return seconds.empty() ? 0 : median(std::vector<double>(seconds.begin() + 1, seconds.end()));
   };
   times_ = {middle(forward), middle(backward), middle(first), middle(rest)};
   const auto ms = [](double seconds) { return 1e3 * seconds; };

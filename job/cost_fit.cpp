@@ -6,6 +6,8 @@
 #include <limits>
 #include <optional>
 
+#include "base/statistics.h"
+
 namespace weft::job {
 namespace {
 
@@ -83,13 +85,6 @@ Terms solve_non_negative(const std::vector<Row>& rows) {
     }
   }
   return best;
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 std::vector<double> errors_of(const std::vector<Row>& rows, const Terms& x) {

@@ -11,25 +11,6 @@ namespace {
 constexpr int32_t kMessageRows = 100000;
 constexpr double kMicroseconds = 1e6;
 
-const char* name_of(job::ActionKind kind) {
-  switch (kind) {
-    case job::ActionKind::kForward:
-      return "forward";
-    case job::ActionKind::kBackward:
-      return "backward";
-    case job::ActionKind::kBackwardInput:
-      return "backward of inputs";
-    case job::ActionKind::kBackwardWeight:
-      return "backward of weights";
-    case job::ActionKind::kSendActivation:
-      return "activation";
-    case job::ActionKind::kSendGradient:
-      return "gradient";
-    default:
-      return "step";
-  }
-}
-
 }  // namespace
 
 void ChromeTrace::add(const std::string& event) {
@@ -53,12 +34,15 @@ void ChromeTrace::span(const std::string& job, int32_t deployment, const PlaySpa
   const int64_t first = first_step_.try_emplace({job, deployment}, span.step).first->second;
   if (span.step >= first + steps_) return;
   const bool message = span.other >= 0;
-  const std::string what = message ? fmt::format("{} to {}", name_of(span.kind), span.other)
-                                   : std::string(name_of(span.kind));
+  const std::string what =
+      message ? fmt::format("{} of micro-batch {} to stage {}",
+                            span.kind == job::ActionKind::kSendGradient ? "gradient" : "activation",
+                            span.micro_batch, span.other)
+              : job::describe({span.kind, span.micro_batch, -1});
   add(fmt::format(
-      R"({{"ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"name":"{} {}","args":{{"step":{}}}}})",
+      R"({{"ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"name":"{}","args":{{"step":{}}}}})",
       process_of(job), (message ? kMessageRows : 0) + 1 + span.stage, kMicroseconds * span.begin_s,
-      kMicroseconds * (span.end_s - span.begin_s), what, span.micro_batch, span.step));
+      kMicroseconds * (span.end_s - span.begin_s), what, span.step));
 }
 
 void ChromeTrace::event(double time_s, const std::string& job, const std::string& kind,

@@ -31,9 +31,9 @@ class Engine {
     uint32_t epoch = 0;
     int32_t stage = 0;
     broker::StagePhase phase = broker::StagePhase::kPreparing;
-    int32_t run = -1;                           // slot, once it computes
-    double weights_bytes = 0, state_bytes = 0;  // of its stage; state: with the optimizer's
-    std::deque<int64_t> uploads;                // steps to be stored, the first under way
+    int32_t run = -1;             // slot, once it computes
+    double state_bytes = 0;       // of its stage: weights and the optimizer's
+    std::deque<int64_t> uploads;  // steps to be stored, the first under way
     bool last_step_done = false;
   };
   struct Daemon {
@@ -53,7 +53,6 @@ class Engine {
     std::vector<float> step_seconds;
     std::vector<double> errors;
     double held_s = 0, busy_s = 0;  // peer seconds
-    int64_t checkpoint_every = 0;
     broker::JobPhase phase = broker::JobPhase::kQueued;
     bool submitted = false;
     int64_t first_stage_step = 0;  // done by stage 0 of the last deployment
@@ -160,7 +159,6 @@ class Engine {
   std::vector<std::string> order_;  // of jobs, as submitted
   std::vector<std::unique_ptr<Run>> runs_;
   std::map<std::pair<std::string, uint32_t>, int32_t> run_slots_;
-  std::map<std::pair<std::string, uint32_t>, double> predicted_s_;
   uint64_t sessions_ = 0, lives_ = 0;
   int64_t present_ = 0;
   size_t unended_ = 0;

@@ -118,9 +118,9 @@ void Engine::prepare(int32_t peer, const broker::SendPrepare& effect) {
   work.job = effect.job;
   work.epoch = effect.epoch;
   work.stage = effect.stage;
-  work.weights_bytes = static_cast<double>(stage.parameter_bytes);
-  work.state_bytes = (1 + states) * work.weights_bytes;
-  const double bytes = job->second.resume_step > 0 ? work.state_bytes : work.weights_bytes;
+  const auto weights = static_cast<double>(stage.parameter_bytes);
+  work.state_bytes = (1 + states) * weights;
+  const double bytes = job->second.resume_step > 0 ? work.state_bytes : weights;
   preparing.work = std::move(work);
   Transfer fetch{peer, preparing.life, world_.from_broker(peer), bytes, 0, {}, {}, {}};
   fetch.wanted = [this, peer, effect] { return held(peer, effect.job, effect.epoch) != nullptr; };

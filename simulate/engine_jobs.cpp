@@ -3,31 +3,13 @@
 
 #include <algorithm>
 
+#include "base/statistics.h"
 #include "broker/coordinator/planner_inputs.h"
 #include "simulate/engine.h"
 
 namespace weft::simulate {
 
 using broker::JobPhase;
-
-namespace {
-
-double quantile(std::vector<float> values, double share) {
-  if (values.empty()) return 0;
-  const auto at = values.begin() +
-                  static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1) + 0.5);
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
-
-}  // namespace
 
 void Engine::submit_jobs() {
   for (size_t model = 0; model < scenario_.jobs.size(); ++model) {
@@ -40,7 +22,6 @@ void Engine::submit_jobs() {
       owned.outcome.name = job_name(group, i);
       owned.outcome.submitted_s = group.submit_s + group.every_s * i;
       owned.outcome.wanted = models_[model].spec.train.steps;
-      owned.checkpoint_every = models_[model].spec.train.checkpoint_every;
       order_.push_back(id);
       const double at_s = owned.outcome.submitted_s;
       owned_.emplace(id, std::move(owned));
@@ -59,25 +40,16 @@ void Engine::submit(const std::string& id) {
                          spec.train.checkpoint_keep});
 }
 
-// As the broker's core does it (broker/core.cpp), with what the scenario lets it know.
 Result<job::Plan> Engine::plan(const broker::Job& job,
                                const std::vector<const broker::Peer*>& idle) {
   const double began = options_.seconds ? options_.seconds() : 0;
   const JobModel& model = models_[owned_.at(job.id).model];
-  job::JobSpec spec = model.spec;
-  spec.pipeline.stages = job.requested_stages;
-  broker::PlannerInputs inputs = broker::planner_inputs(idle, world_.known());
-  broker::PlannerOptions planner;
-  planner.access = std::move(inputs.access);
-  auto report = broker::plan_job(model.graph, spec, inputs.peers, inputs.links, planner);
+  auto plan = broker::plan_over_idle(model.graph, broker::spec_to_plan(model.spec, job), idle,
+                                     world_.known(), broker::PlannerOptions{}.memory_share);
   if (options_.seconds) outcome_.planning_s += options_.seconds() - began;
   ++outcome_.plans;
-  if (!report.ok()) {
-    ++outcome_.plans_refused;
-    return std::move(report).error();
-  }
-  predicted_s_[{job.id, job.epoch}] = report->prediction.step_s;
-  return std::move(report->plan);
+  if (!plan.ok()) ++outcome_.plans_refused;
+  return plan;
 }
 
 // The deployment of a job's epoch, made when its first stage connects; -1: it is over.
@@ -110,7 +82,7 @@ int32_t Engine::run_of(const std::string& id, uint32_t epoch) {
   run->job = id;
   run->epoch = epoch;
   run->stage_started_s.assign(play.peers.size(), -1);
-  run->predicted_s = predicted_s_.at({id, epoch});
+  run->predicted_s = job.plan->step_s;
   run->play = std::make_unique<JobPlay>(std::move(play), slot, world_, queue_);
   run->play->on_step = [this, slot](int32_t stage, int64_t step) { stepped(slot, stage, step); };
   if (options_.on_span) {
@@ -155,7 +127,7 @@ void Engine::stepped(int32_t slot, int32_t stage, int64_t step) {
     run.last_step_s = now;
   }
   tell_broker(peer, std::move(report));
-  const int64_t every = owned_.at(run.job).checkpoint_every;
+  const int64_t every = models_[owned_.at(run.job).model].spec.train.checkpoint_every;
   if (step == last) work->last_step_done = true;
   if (step == last || (every > 0 && step % every == 0)) upload(peer, step);
 }

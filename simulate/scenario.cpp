@@ -37,9 +37,6 @@ class ScenarioReader {
           {t.text("site"), t.number("at_s", 0, 0, kYear), t.number("for_s", 0, 0, kYear)});
     }));
     WEFT_TRY_STATUS(top.status(kHelp));
-    for (const std::string& error : {transformer_error_, second_default_}) {
-      if (!error.empty()) return wrong(error, kHelp);
-    }
     WEFT_TRY_STATUS(check());
     return std::move(scenario_);
   }
@@ -85,7 +82,7 @@ class ScenarioReader {
     SiteLink link{t.text("from"), t.text("to"), t.number("latency_ms"),
                   t.number("bandwidth_mbit_s"), t.number("loss", 0, 0, 0.5)};
     if (link.from.empty() && link.to.empty()) {
-      if (scenario_.other_links) second_default_ = t.what() + " is the second without from and to";
+      if (scenario_.other_links) t.refuse("it is the second without from and to");
       scenario_.other_links = link;
     } else {
       scenario_.links.push_back(link);
@@ -122,27 +119,28 @@ class ScenarioReader {
     job.submit_s = t.number("submit_s", job.submit_s, 0, kYear);
     job.every_s = t.number("every_s", 0, 0, kYear);
     if (const toml::table* inner = t.table("transformer")) {
-      TomlTable m(*inner, t.what() + ", transformer");
-      TransformerSpec& spec = job.transformer;
-      spec.layers = m.integer("layers", spec.layers, 1, 2000);
-      spec.width = m.integer("width", spec.width, 1, 1 << 17);
-      spec.heads = m.integer("heads", spec.heads, 1, 1024);
-      spec.tokens = m.integer("tokens", spec.tokens, 1, 1 << 20);
-      spec.vocabulary = m.integer("vocabulary", spec.vocabulary, 2, 1 << 22);
-      spec.micro_batch = m.integer("micro_batch", spec.micro_batch, 1, 1 << 16);
-      const Status status = m.status(kHelp);
-      if (!status.ok()) transformer_error_ = status.error().message;
-      if (status.ok() && spec.width % spec.heads != 0) {
-        transformer_error_ = fmt::format("{}: width {} is no multiple of heads {}", m.what(),
-                                         spec.width, spec.heads);
-      }
-      if (!job.file.empty()) {
-        transformer_error_ = m.what() + ": the job has a file already; leave one of them out";
-      }
+      read_transformer(t, *inner, job.transformer);
+      if (!job.file.empty()) t.refuse("it has a file and a transformer; leave one of them out");
     } else if (job.file.empty()) {
-      transformer_error_ = t.what() + " has neither file nor transformer";
+      t.refuse("it has neither file nor transformer");
     }
     scenario_.jobs.push_back(std::move(job));
+  }
+
+  void read_transformer(TomlTable& job, const toml::table& table, TransformerSpec& spec) {
+    TomlTable t(table, "transformer");
+    spec.layers = t.integer("layers", spec.layers, 1, 2000);
+    spec.width = t.integer("width", spec.width, 1, 1 << 17);
+    spec.heads = t.integer("heads", spec.heads, 1, 1024);
+    spec.tokens = t.integer("tokens", spec.tokens, 1, 1 << 20);
+    spec.vocabulary = t.integer("vocabulary", spec.vocabulary, 2, 1 << 22);
+    spec.micro_batch = t.integer("micro_batch", spec.micro_batch, 1, 1 << 16);
+    if (const Status status = t.status(kHelp); !status.ok()) {
+      job.refuse(status.error().message);
+    } else if (spec.width % spec.heads != 0) {
+      job.refuse(
+          fmt::format("transformer: width {} is no multiple of heads {}", spec.width, spec.heads));
+    }
   }
 
   void read_churn(TomlTable& t) {
@@ -321,7 +319,6 @@ class ScenarioReader {
   std::string source_;
   Scenario scenario_;
   std::vector<Family> families_;  // sites with a count
-  std::string transformer_error_, second_default_;
 };
 
 }  // namespace

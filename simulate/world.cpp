@@ -40,8 +40,7 @@ World::World(const Scenario& scenario)
   add_known(scenario);
 }
 
-int32_t World::add_line(double mbit_s) {
-  const double seconds_per_byte = broker::seconds_per_byte_at(mbit_s);
+int32_t World::add_line(double seconds_per_byte) {
   if (seconds_per_byte == 0) return -1;
   line_seconds_per_byte_.push_back(seconds_per_byte);
   free_at_.push_back(0);
@@ -53,8 +52,8 @@ void World::add_sites(const Scenario& scenario) {
   for (const SiteSpec& site : scenario.sites) {
     index[site.name] = static_cast<int32_t>(site_names_.size());
     site_names_.push_back(site.name);
-    site_up_.push_back(add_line(site.up_mbit_s));
-    site_down_.push_back(add_line(site.down_mbit_s));
+    site_up_.push_back(add_line(broker::seconds_per_byte_at(site.up_mbit_s)));
+    site_down_.push_back(add_line(broker::seconds_per_byte_at(site.down_mbit_s)));
   }
   const SiteLink other = scenario.other_links.value_or(SiteLink{});
   ways_.assign(
@@ -75,8 +74,8 @@ void World::add_sites(const Scenario& scenario) {
     at(a, b) = at(b, a) = way;
   }
   broker_site_ = index.at(scenario.broker.site);
-  broker_up_ = add_line(scenario.broker.up_mbit_s);
-  broker_down_ = add_line(scenario.broker.down_mbit_s);
+  broker_up_ = add_line(broker::seconds_per_byte_at(scenario.broker.up_mbit_s));
+  broker_down_ = add_line(broker::seconds_per_byte_at(scenario.broker.down_mbit_s));
   for (const PartitionSpec& cut : scenario.partitions) {
     cuts_.push_back({index.at(cut.site), cut.at_s, cut.at_s + cut.for_s});
   }
@@ -100,8 +99,8 @@ void World::add_peers(const Scenario& scenario) {
       const double factor = log_normal(speeds, group.speed_spread);
       peer.device.gflops *= factor;
       peer.device.memory_gbyte_s *= factor;
-      peer_up_.push_back(add_line(group.up_mbit_s));
-      peer_down_.push_back(add_line(group.down_mbit_s));
+      peer_up_.push_back(add_line(broker::seconds_per_byte_at(group.up_mbit_s)));
+      peer_down_.push_back(add_line(broker::seconds_per_byte_at(group.down_mbit_s)));
       index_[peer.id] = number;
       peers_.push_back(std::move(peer));
     }
@@ -170,7 +169,7 @@ SimRoute World::route(int32_t from, int32_t to) {
 void World::own_way(SimRoute& route, const Way& between, int32_t from, int32_t to) {
   if (between.seconds_per_byte == 0) return;
   const auto [found, added] = pair_lines_.try_emplace({from, to}, 0);
-  if (added) found->second = add_line(8e-6 / between.seconds_per_byte);
+  if (added) found->second = add_line(between.seconds_per_byte);
   leave(route, found->second);
 }
 

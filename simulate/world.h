@@ -78,7 +78,7 @@ class World {
   const Way& way(int32_t from_site, int32_t to_site) const {
     return ways_[static_cast<size_t>(from_site) * sites() + static_cast<size_t>(to_site)];
   }
-  int32_t add_line(double mbit_s);
+  int32_t add_line(double seconds_per_byte);
   void own_way(SimRoute& route, const Way& between, int32_t from, int32_t to);
   void leave(SimRoute& route, int32_t line) const;
   void add_sites(const Scenario& scenario);

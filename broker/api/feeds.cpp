@@ -1,6 +1,7 @@
 // What a reader follows of a job: events, metrics, logs; its explanation; its checkpoints.
 #include <algorithm>
 
+#include "base/statistics.h"
 #include "broker/api/api.h"
 
 namespace weft::broker {
@@ -117,12 +118,10 @@ void Api::get_explain(const Call& call, const net::HttpReply& reply) {
       const bool named = known != core_.state().peers.end() && !known->second.name.empty();
       peers.push_back(named ? known->second.name : stage.peer);
     }
-    std::vector<double> observed = job.step_seconds;
-    const auto middle = observed.begin() + static_cast<std::ptrdiff_t>(observed.size() / 2);
-    std::nth_element(observed.begin(), middle, observed.end());
     return Json{{"plan", job.plan ? job::plan_to_json(*job.plan) : Json(nullptr)},
                 {"peers", std::move(peers)},
-                {"observed_step_s", observed.empty() ? Json(nullptr) : Json(*middle)},
+                {"observed_step_s",
+                 job.step_seconds.empty() ? Json(nullptr) : Json(median(job.step_seconds))},
                 {"reason", job.plan ? job.plan->reason : job.reason},
                 {"decisions", std::move(decisions)}};
   }());

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/statistics.h"
 #include "broker/coordinator/machine.h"
 
 namespace weft::broker {
@@ -378,13 +379,9 @@ void Machine::check_deployment(Job& job) {
 }
 
 void Machine::check_stall(Job& job) {
-  std::vector<double> seconds = job.step_seconds;
-  int64_t limit_ms = options_.stall_ms;
-  if (!seconds.empty()) {
-    std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
-    const double median_ms = 1000.0 * seconds[seconds.size() / 2];
-    limit_ms = std::max(limit_ms, static_cast<int64_t>(std::min(1e12, 10 * median_ms)));
-  }
+  const double median_ms = 1000.0 * median(job.step_seconds);
+  const int64_t limit_ms =
+      std::max(options_.stall_ms, static_cast<int64_t>(std::min(1e12, 10 * median_ms)));
   const int64_t still_ms = now_ms_ - job.progress_ms;
   const int64_t silent_ms = now_ms_ - job.report_ms;
   const bool stuck =

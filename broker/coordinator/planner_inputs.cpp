@@ -59,4 +59,20 @@ PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const Planner
   return inputs;
 }
 
+job::JobSpec spec_to_plan(job::JobSpec spec, const Job& job) {
+  spec.pipeline.stages = job.requested_stages;
+  spec.train.steps = job.steps;
+  return spec;
+}
+
+Result<job::Plan> plan_over_idle(const opdag::Graph& graph, const job::JobSpec& spec,
+                                 const std::vector<const Peer*>& idle, const PlannerWorld& known,
+                                 double memory_share) {
+  PlannerInputs inputs = planner_inputs(idle, known);
+  PlannerOptions options;
+  options.memory_share = memory_share;
+  options.access = std::move(inputs.access);
+  return make_plan(graph, spec, inputs.peers, inputs.links, options);
+}
+
 }  // namespace weft::broker

@@ -21,4 +21,12 @@ struct PlannerInputs {
 // itself counts, whatever the file says.
 PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const PlannerWorld& known);
 
+// What a user asked for, with what a resume has changed since.
+job::JobSpec spec_to_plan(job::JobSpec spec, const Job& job);
+
+// make_plan (planner.h) with those inputs: how the broker plans, and a simulation of it.
+Result<job::Plan> plan_over_idle(const opdag::Graph& graph, const job::JobSpec& spec,
+                                 const std::vector<const Peer*>& idle, const PlannerWorld& known,
+                                 double memory_share);
+
 }  // namespace weft::broker

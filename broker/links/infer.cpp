@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/statistics.h"
+
 namespace weft::broker {
 namespace {
 
@@ -75,9 +77,7 @@ class Inference {
       }
     }
     if (seconds.empty()) return options_.lan_latency_s;
-    std::nth_element(seconds.begin(), seconds.begin() + static_cast<ptrdiff_t>(seconds.size() / 2),
-                     seconds.end());
-    return seconds[seconds.size() / 2];
+    return median(std::move(seconds));
   }
 
   double infer_rate(size_t a, size_t b) const {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/statistics.h"
+
 namespace weft::broker {
 namespace {
 
@@ -110,10 +112,7 @@ double typical_bytes(const Chain& chain) {
     const auto at = static_cast<size_t>(cut);
     bytes.push_back(std::max(chain.forward_bytes[at], chain.backward_bytes[at]));
   }
-  if (bytes.empty()) return 0;
-  const auto middle = bytes.begin() + static_cast<std::ptrdiff_t>(bytes.size() / 2);
-  std::nth_element(bytes.begin(), middle, bytes.end());
-  return *middle;
+  return median(std::move(bytes));
 }
 
 void sort_by_room(const Problem& problem, Order& order) {

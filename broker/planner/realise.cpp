@@ -147,20 +147,16 @@ bool settle_gap(const PlanInputs& in, Realised& realised) {
   }
   if (realised.gap == 1 && stage_over_memory(in, realised, 1) >= 0) return false;
   if (wanted.gap == 1) return true;
-  realised.gap_reason = " as asked";
-  if (wanted.from < 0) {
-    if (realised.gap < wanted.gap) {
-      realised.gap_reason = fmt::format(", for want of memory instead of {}", wanted.gap);
-    }
-    return true;
-  }
   const auto name = [&](int32_t stage) {
     return in.peers[static_cast<size_t>(realised.peers[static_cast<size_t>(stage)])].id;
   };
   realised.gap_reason =
-      fmt::format(" (from {} to {}: {:.3g} ms and {:.3g} ms a message, for {:.3g} ms of work)",
-                  name(wanted.from), name(wanted.to), 1e3 * wanted.latency_s,
-                  1e3 * wanted.transfer_s, 1e3 * wanted.compute_s);
+      wanted.from < 0
+          ? std::string(" as asked")
+          : fmt::format(
+                " (from {} to {}: {:.3g} ms and {:.3g} ms a message, for {:.3g} ms of work)",
+                name(wanted.from), name(wanted.to), 1e3 * wanted.latency_s, 1e3 * wanted.transfer_s,
+                1e3 * wanted.compute_s);
   if (realised.gap < wanted.gap) {
     realised.gap_reason +=
         fmt::format(", {} for want of memory instead of {}", realised.gap, wanted.gap);

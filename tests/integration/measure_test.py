@@ -58,7 +58,7 @@ def test_a_killed_measurement_does_not_hurt_and_a_job_ends_one(measuring):
     cluster.wait_job("gpt", ["finished"])
     # Idle again: measured after all, shown, kept over a restart of the broker.
     try:
-        profile = harness.wait_for("a profile of peer-1", lambda: profile_of(cluster, "peer-1"), 180)
+        profile = harness.wait_for("a profile of peer-1", lambda: profile_of(cluster, "peer-1"), 120)
     except AssertionError as late:
         raise AssertionError(f"{late}; its log: {cluster.log_of('peer-1')[-3000:]}") from late
     assert profile["fp32"]["matrix"]["samples"] > 3

@@ -112,9 +112,11 @@ def test_homes_train_to_the_bits_of_one_peer(folder):  # noqa: F811
         for schedule in ("1f1b", "zb-h1"):
             job, seconds = lab.train(f"cut-{schedule}", stages=4, steps=4, schedule=schedule, train=precision)
             assert job["loss"] == whole["loss"]
-            # A micro-batch crosses three cuts and comes back over two at least: to a first stage that
-            # holds no weight nothing returns, and then it runs ahead.
-            assert min(seconds) > 2 * 2 * 0.023
+            # A micro-batch crosses three cuts and comes back: at least one way there and back of them
+            # a step. To first stages without weights nothing returns, so they run ahead.
+            stages = lab.cluster.weft_json("job", "explain", f"cut-{schedule}")["plan"]["stages"]
+            free = next(i for i, stage in enumerate(stages) if stage["parameter_bytes"] > 0)
+            assert free <= 1 and min(seconds) > 2 * (3 - free) * 0.023
             lab.cluster.wait_idle(4)
 
 
@@ -161,6 +163,7 @@ def test_more_stages_than_cores_wait_instead_of_computing(folder, name, one_way_
         # The messages are real: through all stages, and gradients back to those with weights.
         assert min(seconds) > (stages - 1) * one_way_s
         steps = lab.cluster.weft_json("job", "metrics", "waits")["steps"]
+        # Bytes count in the step that is under way when they are written.
         edges = {edge for step in steps for edge in step["edges"]}
         cut = lab.cluster.weft_json("job", "explain", "waits")["plan"]
         assert len(edges) >= stages - 1, (edges, [(s["flops"], s["parameter_bytes"]) for s in cut["stages"]])

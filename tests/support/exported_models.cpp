@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/statistics.h"
 #include "executor/check_inputs.h"
 #include "job/safetensors.h"
 #include "opdag/derive.h"
@@ -50,11 +51,6 @@ fs::path stem_of(const std::string& name, const std::string& device) {
 
 at::Tensor parts(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values.at(values.size() / 2);
 }
 
 opdag::Partition cut_into(const opdag::Graph& graph, const RunSpec& spec) {

@@ -37,7 +37,7 @@ TEST(HostileArchive, AClaimBeyondTheBoundIsRefusedUnread) {
 }
 
 // Sanitizers keep freed memory for a while, and a shadow of several times what is used.
-constexpr uint64_t kAllowed = kSanitized ? 24 : 1;
+constexpr uint64_t kAllowed = kThreadSanitized ? 4 : kSanitized ? 8 : 1;
 
 // A description that is 64 MiB of one number's digits, 64 KiB packed.
 TEST(HostileArchive, ABombForADescriptionCostsItsSizeAndNoMore) {
