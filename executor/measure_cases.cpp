@@ -5,78 +5,39 @@
 #include <algorithm>
 #include <utility>
 
+#include "opdag/graph_builder.h"
+
 namespace weft::executor {
 namespace {
 
 using job::OpClass;
 using opdag::IntListArg;
-using opdag::LeafKind;
 using opdag::NamedArgument;
+using opdag::Sizes;
 using opdag::ValueArg;
 using opdag::ValueId;
-using Sizes = std::vector<int64_t>;
 
-// Small graphs, node by node.
-class Chain {
+// A graph whose leaves need no names.
+class Chain : public opdag::GraphBuilder {
  public:
   ValueId input(Sizes sizes, DType dtype = DType::kFloat32) {
-    return leaf(LeafKind::kUserInput, std::move(sizes), dtype);
+    return GraphBuilder::input(next_name(), std::move(sizes), dtype);
   }
-  ValueId weight(Sizes sizes) {
-    const ValueId id = leaf(LeafKind::kParameter, std::move(sizes), DType::kFloat32);
-    opdag::Leaf& made = graph_.leaves.back();
-    made.trainable = true;
-    const opdag::TensorMeta& meta = graph_.value(id).meta;
-    made.weight = {made.target,  static_cast<uint64_t>(opdag::meta_bytes(meta)),
-                   meta.dtype,   meta.sizes,
-                   meta.strides, 0};
-    return id;
-  }
-  ValueId op(const char* name, std::vector<NamedArgument> arguments, Sizes sizes) {
-    const ValueId id = value(std::move(sizes), DType::kFloat32);
-    opdag::Node node;
-    node.id = static_cast<opdag::NodeId>(graph_.nodes.size());
-    node.op = name;
-    node.arguments = std::move(arguments);
-    node.outputs = {id};
-    graph_.nodes.push_back(std::move(node));
-    return id;
-  }
-  const Sizes& sizes(ValueId id) const { return graph_.value(id).meta.sizes; }
+  ValueId weight(Sizes sizes) { return parameter(next_name(), std::move(sizes)); }
+  const Sizes& sizes(ValueId id) const { return sizes_of(id); }
   ValueId unary(const char* name, ValueId x, std::vector<NamedArgument> more = {},
                 const char* self = "self") {
     std::vector<NamedArgument> arguments{{self, ValueArg{x}}};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return op(name, std::move(arguments), sizes(x));
   }
-
   Result<opdag::Graph> done(ValueId out) {
-    graph_.outputs.push_back({"out", out});
-    opdag::Graph made = std::move(graph_);
-    WEFT_TRY_STATUS(opdag::validate(made));
-    return made;
+    output("out", out);
+    return build();
   }
 
  private:
-  ValueId value(Sizes sizes, DType dtype) {
-    opdag::Value made;
-    made.id = static_cast<ValueId>(graph_.values.size());
-    made.name = fmt::format("v{}", made.id);
-    made.meta.dtype = dtype;
-    made.meta.strides = contiguous_strides(sizes);
-    made.meta.sizes = std::move(sizes);
-    graph_.values.push_back(std::move(made));
-    return graph_.values.back().id;
-  }
-  ValueId leaf(LeafKind kind, Sizes sizes, DType dtype) {
-    opdag::Leaf made;
-    made.kind = kind;
-    made.value = value(std::move(sizes), dtype);
-    made.target = graph_.value(made.value).name;
-    graph_.leaves.push_back(std::move(made));
-    return graph_.leaves.back().value;
-  }
-  opdag::Graph graph_;
+  std::string next_name() const { return fmt::format("leaf{}", graph.leaves.size()); }
 };
 
 // Many operators where each takes microseconds, so that what a run costs beside them is shared.
