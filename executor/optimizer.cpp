@@ -26,8 +26,9 @@ struct Rates {
 
 struct Slot {
   OwnedParameter parameter;
-  Rates base;  // lr before the schedule
-  std::map<std::string, at::Tensor> state;
+  Rates base;                               // lr before the schedule
+  std::map<std::string, at::Tensor> state;  // empty before the first update
+  std::map<std::string, at::Tensor> place;  // memory for it until then
 };
 
 // Fused kernels walk raw memory: a gradient must lie exactly as its parameter does.
@@ -54,7 +55,9 @@ struct Lists {
 class FusedOptimizer final : public StageOptimizer {
  public:
   FusedOptimizer(job::TrainSpec train, std::vector<Slot> slots)
-      : train_(std::move(train)), slots_(std::move(slots)) {}
+      : train_(std::move(train)), slots_(std::move(slots)) {
+    for (Slot& slot : slots_) make_place(slot);
+  }
 
   Status step(int64_t step) override;
   std::map<std::string, at::Tensor> state() const override;
@@ -63,7 +66,7 @@ class FusedOptimizer final : public StageOptimizer {
  private:
   bool adam() const { return train_.optimizer != job::Optimizer::kSgd; }
   std::vector<std::string> state_names() const;
-  at::Tensor fresh_state(const Slot& slot, const std::string& name) const;
+  void make_place(Slot& slot) const;
   void update(const Rates& rates, Lists& lists, bool first_sgd_step) const;
 
   job::TrainSpec train_;
@@ -76,10 +79,14 @@ std::vector<std::string> FusedOptimizer::state_names() const {
   return {};
 }
 
-at::Tensor FusedOptimizer::fresh_state(const Slot& slot, const std::string& name) const {
-  const at::Tensor& value = slot.parameter.value;
-  if (name == "step") return at::zeros({}, value.options().dtype(at::kFloat).requires_grad(false));
-  return at::zeros_like(value.detach());
+// Beside the weights, before activations come: what is allocated among them splits the memory that
+// they leave, and is still there when they are gone.
+void FusedOptimizer::make_place(Slot& slot) const {
+  const at::Tensor value = slot.parameter.value.detach();
+  for (const std::string& name : state_names()) {
+    slot.place[name] =
+        name == "step" ? at::zeros({}, value.options().dtype(at::kFloat)) : at::zeros_like(value);
+  }
 }
 
 void FusedOptimizer::update(const Rates& rates, Lists& lists, bool first_sgd_step) const {
@@ -111,9 +118,7 @@ Status FusedOptimizer::step(int64_t step) {
       at::Tensor& value = slot.parameter.value;
       if (!value.grad().defined() || value.numel() == 0) continue;
       const bool fresh = slot.state.empty();
-      for (const std::string& name : state_names()) {
-        if (!slot.state.contains(name)) slot.state[name] = fresh_state(slot, name);
-      }
+      if (fresh) slot.state = std::move(slot.place);
       const Rates rates{job::lr_at(train_, slot.base.lr, step), slot.base.weight_decay};
       const bool first_sgd_step = !adam() && fresh;
       buckets[{rates, {value.scalar_type(), first_sgd_step}}].add(slot);
@@ -141,20 +146,21 @@ Status FusedOptimizer::load_state(const std::map<std::string, at::Tensor>& state
   try {
     at::NoGradGuard no_grad;
     for (Slot& slot : slots_) {
+      make_place(slot);
       std::map<std::string, at::Tensor> loaded;
       for (const std::string& name : state_names()) {
         const std::string key = kStatePrefix + name + "/" + slot.parameter.name;
         const auto found = state.find(key);
         if (found == state.end()) continue;
-        at::Tensor fresh = fresh_state(slot, name);
-        if (found->second.sizes() != fresh.sizes()) {
+        const at::Tensor& place = slot.place.at(name);
+        if (found->second.sizes() != place.sizes()) {
           return make_error(
               Code::kInvalid,
               fmt::format("optimizer state {} has shape {}, its parameter needs {}", key,
-                          fmt::join(found->second.sizes(), "x"), fmt::join(fresh.sizes(), "x")),
+                          fmt::join(found->second.sizes(), "x"), fmt::join(place.sizes(), "x")),
               "resume from a checkpoint of this model");
         }
-        loaded[name] = fresh.copy_(found->second);
+        loaded[name] = place.copy_(found->second);
       }
       if (!loaded.empty() && loaded.size() != state_names().size()) {
         return make_error(Code::kCorrupt,
@@ -164,6 +170,7 @@ Status FusedOptimizer::load_state(const std::map<std::string, at::Tensor>& state
                           "resume from another checkpoint");
       }
       slot.state = std::move(loaded);
+      if (!slot.state.empty()) slot.place.clear();
     }
     return {};
   } catch (const std::exception& error) {

@@ -1,6 +1,5 @@
 #include "executor/capture/captured_program.h"
 
-#include <ATen/DeviceAccelerator.h>
 #include <spdlog/spdlog.h>
 
 #include <array>
@@ -18,6 +17,12 @@ bool same_place(const at::Tensor& a, const at::Tensor& b) {
 bool same_form(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.strides() == b.strides() &&
          a.scalar_type() == b.scalar_type() && a.device() == b.device();
+}
+
+// Nobody else reads or writes its memory.
+bool is_ours_alone(const at::Tensor& tensor) {
+  return tensor.use_count() == 1 && tensor.storage().use_count() == 1 &&
+         tensor.storage().nbytes() == tensor.nbytes();
 }
 
 at::Tensor at_fixed_place(const at::Tensor& tensor) {
@@ -161,15 +166,7 @@ class CapturedProgram::PassRecording final : public Recording {
 CapturedProgram::CapturedProgram(const Program& program, at::Device device,
                                  std::vector<bool> stable)
     : CapturedProgram(
-          program,
-          [device] {
-            auto space = GraphSpace::make(device);
-            // Graphs have memory of their own; what plain runs left in the cache would stand beside
-            // it.
-            if (space != nullptr) at::accelerator::emptyCache();
-            return space;
-          },
-          std::move(stable)) {}
+          program, [device] { return GraphSpace::make(device); }, std::move(stable)) {}
 
 CapturedProgram::CapturedProgram(const Program& program, MakeSpace make_space,
                                  std::vector<bool> stable)
@@ -218,7 +215,7 @@ Result<Program::Values> CapturedProgram::capture(Pass& pass, std::vector<at::IVa
   std::vector<at::IValue> fixed;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor& tensor = inputs[i].toTensor();
-    pass.inputs.push_back(stable_[i] ? tensor : at_fixed_place(tensor));
+    pass.inputs.push_back(stable_[i] || is_ours_alone(tensor) ? tensor : at_fixed_place(tensor));
     fixed.emplace_back(pass.inputs.back());
   }
   std::optional<Error> failure;
