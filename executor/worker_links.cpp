@@ -17,7 +17,7 @@ Result<std::vector<net::EdgeLink>> edge_links(const opdag::Graph& graph,
   const job::PipelineSchedule kind =
       plan.schedule == job::PipelineSchedule::kAuto ? job::PipelineSchedule::k1F1B : plan.schedule;
   const auto schedule = job::make_schedule(stages, {kind, micro_batches, plan.gap});
-  const auto credits = job::credits_for(stages, schedule);
+  const auto credits = job::credits_for(stages, schedule, plan.gap);
   std::vector<net::EdgeLink> links;
   for (const opdag::Edge& edge : stages.edges) {
     const job::EdgeCredits& credit = credits.at(static_cast<size_t>(edge.id));
@@ -26,7 +26,7 @@ Result<std::vector<net::EdgeLink>> edge_links(const opdag::Graph& graph,
   }
   WEFT_TRY(const auto eval, opdag::eval_partition(graph, plan.partition, eval_graph));
   const auto eval_credits =
-      job::credits_for(eval.stages, job::make_eval_schedule(eval.stages, micro_batches));
+      job::credits_for(eval.stages, job::make_eval_schedule(eval.stages, micro_batches), plan.gap);
   for (size_t i = 0; i < eval.links.size(); ++i) {
     const auto& link = eval.links[i];
     if (link.trained) continue;

@@ -84,14 +84,14 @@ int32_t gap_for(double latency_s, double transfer_s, double compute_s);
 // is confluent (an action that can run stays able to run until it does), no timing of machines and
 // links can deadlock it.
 //
-// gap: 0 takes it from the warm-up of the schedule (GPipe has none of its own: 1). On slow links
-// GPipe should be given the gap of the plan.
+// gap: the plan's, whatever the schedule: GPipe has none of its own, and where a step has fewer
+// micro-batches than the gap the schedule shows none.
 struct EdgeCredits {
   int32_t activation = 1;
   int32_t gradient = 1;
 };
 std::vector<EdgeCredits> credits_for(const opdag::StageGraph& graph,
-                                     const std::vector<StageActions>& schedule, int32_t gap = 0);
+                                     const std::vector<StageActions>& schedule, int32_t gap);
 
 // Plays the schedule as a token game where a send blocks without a credit; kInvalid names the
 // first stage and action that can never run, and why: no credit, a message never sent, a forward
@@ -102,6 +102,7 @@ Status check_deadlock_free(const opdag::StageGraph& graph,
 
 // The same with the credits the workers will have (credits_for), which must not be asked for of a
 // schedule that stands still even without any limit: such a one is refused first.
-Status check_runnable(const opdag::StageGraph& graph, const std::vector<StageActions>& schedule);
+Status check_runnable(const opdag::StageGraph& graph, const std::vector<StageActions>& schedule,
+                      int32_t gap);
 
 }  // namespace weft::job

@@ -250,11 +250,12 @@ Status check_deadlock_free(const StageGraph& graph, const std::vector<StageActio
   return TokenGame(graph, schedule, credits).play();
 }
 
-Status check_runnable(const StageGraph& graph, const std::vector<StageActions>& schedule) {
+Status check_runnable(const StageGraph& graph, const std::vector<StageActions>& schedule,
+                      int32_t gap) {
   constexpr int32_t kUnlimited = std::numeric_limits<int32_t>::max();
   const std::vector<EdgeCredits> unlimited(graph.edges.size(), {kUnlimited, kUnlimited});
   WEFT_TRY_STATUS(check_deadlock_free(graph, schedule, unlimited));
-  return check_deadlock_free(graph, schedule, credits_for(graph, schedule));
+  return check_deadlock_free(graph, schedule, credits_for(graph, schedule, gap));
 }
 
 }  // namespace weft::job

@@ -1,6 +1,5 @@
 // The credits a schedule needs, from playing it.
 #include <algorithm>
-#include <limits>
 
 #include "job/schedule.h"
 #include "job/schedule_sim.h"
@@ -9,31 +8,6 @@ namespace weft::job {
 namespace {
 
 using opdag::StageGraph;
-
-// Makes the gradients that earlier stages wait for.
-bool backs_inputs(const Action& action) {
-  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
-}
-
-// The gap of a 1F1B schedule, seen in its warm-up; 1 where all forwards are warm-up.
-int32_t gap_of(const StageGraph& graph, const std::vector<StageActions>& schedule) {
-  const std::vector<int32_t> depth = depth_to_loss(graph);
-  int32_t gap = std::numeric_limits<int32_t>::max();
-  for (size_t stage = 0; stage < schedule.size() && stage < depth.size(); ++stage) {
-    int32_t warm_up = 0, forwards = 0, backwards = 0;
-    for (const Action& action : schedule[stage]) {
-      if (action.kind == ActionKind::kForward) {
-        ++forwards;
-        if (backwards == 0) ++warm_up;
-      }
-      if (backs_inputs(action)) ++backwards;
-    }
-    if (depth[stage] > 0 && backwards > 0 && warm_up < forwards) {
-      gap = std::min(gap, (warm_up - 1 + depth[stage] - 1) / depth[stage]);
-    }
-  }
-  return gap == std::numeric_limits<int32_t>::max() ? 1 : std::max(gap, 1);
-}
 
 // Credits out at once, at most: sends so far less receipts whose news is back.
 int32_t credit_of(const MessageTimes& times, double delay) {
@@ -58,7 +32,7 @@ int32_t credit_of(const MessageTimes& times, double delay) {
 
 std::vector<EdgeCredits> credits_for(const StageGraph& graph,
                                      const std::vector<StageActions>& schedule, int32_t gap) {
-  if (gap <= 0) gap = gap_of(graph, schedule);
+  WEFT_CHECK(gap >= 1);
   const double delay = gap - 1;
   SimulationOptions options;
   options.edge_delay.assign(graph.edges.size(), delay);

@@ -29,7 +29,8 @@ Status check_schedule(const PlanInputs& in, const Realised& chosen) {
   schedule.gap = chosen.gap;
   schedule.micro_batches =
       static_cast<int32_t>(std::min(static_cast<size_t>(in.schedule.micro_batches), most));
-  const Status runs = job::check_runnable(graph, in.options.make_schedule(graph, schedule));
+  const Status runs =
+      job::check_runnable(graph, in.options.make_schedule(graph, schedule), chosen.gap);
   if (runs.ok()) return {};
   return make_error(Code::kInternal,
                     fmt::format("the plan of {} stages under {} cannot run: {}", graph.stages,

@@ -117,6 +117,27 @@ TEST(Evaluation, LinksAgreeOnBothEnds) {
   }
 }
 
+// A long way is full of messages however few a step has and whatever the schedule.
+TEST(Evaluation, CreditsAreThoseOfThePlansGap) {
+  const opdag::Graph train = train_model(), eval = eval_model();
+  constexpr int32_t kMicroBatches = 12;
+  for (const auto kind : {job::PipelineSchedule::kGPipe, job::PipelineSchedule::k1F1B,
+                          job::PipelineSchedule::kZbH1}) {
+    job::Plan plan = cluster_options(four_stages()).runtime.plan;
+    plan.schedule = kind;
+    for (const int32_t gap : {kMicroBatches, 2 * kMicroBatches}) {
+      plan.gap = gap;
+      const auto links = must(edge_links(train, eval, plan, kMicroBatches));
+      EXPECT_FALSE(links.empty());
+      for (const net::EdgeLink& link : links) {
+        EXPECT_EQ(link.activation_credits, kMicroBatches) << static_cast<int>(kind);
+        // One: nothing flows back.
+        EXPECT_TRUE(link.gradient_credits == kMicroBatches || link.gradient_credits == 1);
+      }
+    }
+  }
+}
+
 TEST(Evaluation, AccuracyIsTheShareOfRightClasses) {
   const opdag::Graph train = train_model(), eval = eval_model();
   RandomFeed feed(train);

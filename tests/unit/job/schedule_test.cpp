@@ -118,7 +118,7 @@ RC_GTEST_PROP(Schedule, IsFreeOfDeadlockAndRespectsDependencies, (uint64_t seed)
   const Case c = random_case(seed);
   const auto schedule = make_schedule(c.graph, c.options);
   // The token game also refuses a forward without inputs and a backward without gradients.
-  for (int32_t gap : {0, c.options.gap, 7}) {
+  for (int32_t gap : {1, c.options.gap, 7}) {
     const auto credits = credits_for(c.graph, schedule, gap);
     const Status status = check_deadlock_free(c.graph, schedule, credits);
     if (!status.ok()) RC_FAIL(status.error().text());
@@ -155,7 +155,7 @@ RC_GTEST_PROP(Schedule, FinishesUnderAnyTiming, (uint64_t seed)) {
     world.stages.push_back({rng.uniform() * 10, rng.uniform() * 10});
   }
   for (size_t e = 0; e < c.graph.edges.size(); ++e) world.edge_delay.push_back(rng.uniform() * 30);
-  world.credits = credits_for(c.graph, schedule);
+  world.credits = credits_for(c.graph, schedule, c.options.gap);
   RC_ASSERT(simulate_schedule(c.graph, schedule, world).finished);
 }
 
@@ -170,7 +170,7 @@ RC_GTEST_PROP(Schedule, EvaluationRunsForwardOnlyAndNeverDeadlocks, (uint64_t se
     }
     RC_ASSERT(forwards == c.options.micro_batches);
   }
-  RC_ASSERT(check_deadlock_free(c.graph, schedule, credits_for(c.graph, schedule)).ok());
+  RC_ASSERT(check_deadlock_free(c.graph, schedule, credits_for(c.graph, schedule, 1)).ok());
   // One credit is always enough for forwards in one order.
   const std::vector<EdgeCredits> one(c.graph.edges.size());
   RC_ASSERT(check_deadlock_free(c.graph, schedule, one).ok());
@@ -180,7 +180,7 @@ RC_GTEST_PROP(Schedule, EvaluationRunsForwardOnlyAndNeverDeadlocks, (uint64_t se
 RC_GTEST_PROP(Schedule, ABrokenScheduleIsDetected, (uint64_t seed)) {
   const Case c = random_case(seed);
   auto schedule = make_schedule(c.graph, c.options);
-  const auto credits = credits_for(c.graph, schedule);
+  const auto credits = credits_for(c.graph, schedule, c.options.gap);
   Rng rng(seed ^ 2);
   StageActions& actions = schedule[rng.below(schedule.size())];
   std::vector<size_t> candidates;
@@ -203,13 +203,13 @@ TEST(Schedule, ARunnableOneHasCreditsAndABrokenOneIsRefusedBeforeTheyAreAsked) {
   const StageGraph graph = chain(3);
   for (const auto& [name, kind] : Names<PipelineSchedule>::kAll) {
     auto schedule = make_schedule(graph, {kind, 8, 2});
-    EXPECT_TRUE(check_runnable(graph, schedule).ok());
+    EXPECT_TRUE(check_runnable(graph, schedule, 2).ok());
     std::swap(schedule[1][0], schedule[1][1]);
-    const Status broken = check_runnable(graph, schedule);
+    const Status broken = check_runnable(graph, schedule, 2);
     ASSERT_FALSE(broken.ok());
     EXPECT_EQ(broken.error().code, Code::kInvalid);
     schedule.pop_back();
-    EXPECT_FALSE(check_runnable(graph, schedule).ok());
+    EXPECT_FALSE(check_runnable(graph, schedule, 2).ok());
   }
 }
 
@@ -221,7 +221,7 @@ TEST(Schedule, ChainTakesTheTimeOfTheFormula) {
         const auto schedule = make_schedule(graph, {kind, m, 1});
         SimulationOptions world;
         EXPECT_EQ(simulate_schedule(graph, schedule, world).makespan, 2 * (m + p - 1));
-        world.credits = credits_for(graph, schedule);
+        world.credits = credits_for(graph, schedule, 1);
         EXPECT_EQ(simulate_schedule(graph, schedule, world).makespan, 2 * (m + p - 1));
       }
     }
@@ -279,10 +279,10 @@ TEST(Schedule, GradientsOfWeightsAreDueOnceBeforeTheStep) {
     } else {
       schedule[stage].erase(found);
     }
-    const Status status = check_runnable(graph, schedule);
+    const Status status = check_runnable(graph, schedule, 1);
     return status.ok() ? "" : status.error().message;
   };
-  EXPECT_TRUE(check_runnable(graph, whole).ok());
+  EXPECT_TRUE(check_runnable(graph, whole, 1).ok());
   for (size_t stage : {0, 1}) {
     EXPECT_NE(broken(stage, ActionKind::kBackwardWeight, false).find("micro-batch 0 has not run"),
               std::string::npos);
@@ -295,7 +295,7 @@ TEST(Schedule, GradientsOfWeightsAreDueOnceBeforeTheStep) {
 TEST(Schedule, AChainNeedsTwoCreditsAndALongSkipEight) {
   const StageGraph plain = chain(8);
   for (const auto& [name, kind] : Names<PipelineSchedule>::kAll) {
-    for (const EdgeCredits& c : credits_for(plain, make_schedule(plain, {kind, 32, 1}))) {
+    for (const EdgeCredits& c : credits_for(plain, make_schedule(plain, {kind, 32, 1}), 1)) {
       EXPECT_EQ(c.activation, 2);
       EXPECT_EQ(c.gradient, 2);
     }
@@ -304,7 +304,7 @@ TEST(Schedule, AChainNeedsTwoCreditsAndALongSkipEight) {
   skip.edges.push_back({0, 99, 0, 7, true, 100});
   skip = with_ids(skip);
   const auto schedule = make_schedule(skip, {PipelineSchedule::k1F1B, 32, 1});
-  const auto credits = credits_for(skip, schedule);
+  const auto credits = credits_for(skip, schedule, 1);
   for (size_t e = 0; e < credits.size(); ++e) {
     EXPECT_EQ(credits[e].activation, skip.edges[e].value == 99 ? 8 : 2);
   }
@@ -338,7 +338,7 @@ TEST(Schedule, TooFewCreditsAreDetected) {
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().message.find("stage 0"), std::string::npos);
   EXPECT_NE(status.error().message.find("no credit: 3 of 3"), std::string::npos);
-  EXPECT_TRUE(check_deadlock_free(graph, schedule, credits_for(graph, schedule)).ok());
+  EXPECT_TRUE(check_deadlock_free(graph, schedule, credits_for(graph, schedule, 1)).ok());
 }
 
 TEST(Schedule, WrongFormsAreRefused) {
