@@ -327,6 +327,15 @@ Program::Values Program::collect(const std::vector<at::IValue>& frame) const {
   return values;
 }
 
+// Without what autograd has kept for a backward.
+Program::Values Program::detached(Values values) {
+  for (at::IValue& output : values.outputs) {
+    if (output.isTensor() && output.toTensor().defined()) output = output.toTensor().detach();
+  }
+  for (at::Tensor& tap : values.taps) tap = tap.detach();
+  return values;
+}
+
 Result<Program::Values> Program::run(std::vector<at::IValue> inputs,
                                      const RunContext& context) const {
   WEFT_CHECK(inputs.size() == input_slots_.size());
@@ -335,7 +344,7 @@ Result<Program::Values> Program::run(std::vector<at::IValue> inputs,
   std::unique_ptr<tape::Tape> tape;
   std::unique_ptr<AutogradRecording> autograd;
   if (differentiate && differentiation_ == Differentiation::kTape) {
-    tape = std::make_unique<tape::Tape>(slots_);
+    tape = std::make_unique<tape::Tape>(slots_, context.record);
   } else if (differentiate) {
     autograd = std::make_unique<AutogradRecording>(inputs.size());
   }
@@ -359,6 +368,7 @@ Result<Program::Values> Program::run(std::vector<at::IValue> inputs,
       for (int32_t slot : step.drops) frame[static_cast<size_t>(slot)] = at::IValue();
     }
     Values values = collect(frame);
+    if (!context.record) return detached(std::move(values));
     if (tape) {
       tape->finish(input_slots_, output_slots_, tap_slots_);
       values.recording = std::move(tape);

@@ -64,6 +64,9 @@ struct RunContext {
   int64_t step = 0;
   int32_t micro_batch = 0;
   bool write_buffers = true;  // false: operators that update buffers get copies of them
+  // false: the run leaves no recording, by the same kernels as with one. The tape keeps nothing on
+  // the way; what autograd runs is freed at the end.
+  bool record = true;
 };
 
 // Two operators run as their writer meant them where the export froze a fact of its own machine:
@@ -79,7 +82,7 @@ class Program {
   struct Values {
     std::vector<at::IValue> outputs;
     std::vector<at::Tensor> taps;
-    std::unique_ptr<Recording> recording;  // where the spec asks for gradients
+    std::unique_ptr<Recording> recording;  // where spec and run ask for one
   };
   Result<Values> run(std::vector<at::IValue> inputs, const RunContext& context) const;
 
@@ -107,6 +110,7 @@ class Program {
                 const RunContext& context) const;
   void call(const Step& step, torch::jit::Stack& stack, tape::Tape* tape) const;
   Values collect(const std::vector<at::IValue>& frame) const;
+  static Values detached(Values values);
 
   std::vector<Step> steps_;
   std::vector<bool> gradients_;

@@ -279,6 +279,7 @@ Status RuntimeImpl::build_program(const opdag::Graph& graph, const opdag::Partit
   spec.outputs = target.outputs;
   WEFT_TRY(target.program, Program::compile(graph, spec));
   target.present = true;
+  plan_recompute(graph, stage, spec, target);
   if (options_.compute == Compute::kWaited) {
     target.waiting =
         std::make_unique<WaitingProgram>(target.program, target.from_edges(), target.loss);
@@ -292,6 +293,7 @@ void RuntimeImpl::capture_program(const opdag::Graph& graph, const opdag::Stage&
                                   StageProgram& target) {
   std::string reason = why_not_capturable(graph, stage.nodes);
   if (target.program.differentiation() != Differentiation::kTape) reason = "autograd runs it";
+  if (target.recompute) reason = "it recomputes";
   if (!reason.empty()) {
     spdlog::info("this stage is not captured as a CUDA graph: {}", reason);
     return;

@@ -2,6 +2,7 @@
 //   stage_runtime.cpp   make, begin, advance
 //   runtime_build.cpp   weights, programs, what crosses the border
 //   runtime_pass.cpp    receive, forward, backward
+//   runtime_recompute.cpp  forwards that keep their inputs only, and their second runs
 //   runtime_send.cpp    messages, held until the device's memory is copied
 //   runtime_report.cpp  norms and overflow of all stages, and what comes of them
 //   runtime_step.cpp    tied gradients, clipping, optimizer, tied weights
@@ -68,7 +69,10 @@ struct StageProgram {
   int32_t stage = 0;  // in `stages`
   Program program;
   std::unique_ptr<CapturedProgram> captured;  // runs `program`, where it can
-  std::unique_ptr<WaitingProgram> waiting;    // runs in its place, where asked for
+  // Where the plan says so: forwards keep their inputs only, and run again before their backwards.
+  bool recompute = false;
+  std::vector<bool> copied;  // inputs that the first run may write: the second reads a copy
+  std::unique_ptr<WaitingProgram> waiting;  // runs in its place, where asked for
   std::vector<InputBinding> bindings;
   std::map<int32_t, IncomingEdge> incoming;  // by edge id
   std::map<int32_t, OutgoingEdge> outgoing;
@@ -94,7 +98,8 @@ struct InFlight {
   std::map<int32_t, OptionalTensors> gradients_received;  // by outgoing edge, per tap
   std::map<int32_t, OptionalTensors> gradients_to_send;   // by incoming edge, per group
   std::unique_ptr<Recording> recording;
-  bool owes_weights = false;  // the first part of a split backward has run
+  std::vector<at::IValue> inputs;  // of a forward that is to run again
+  bool owes_weights = false;       // the first part of a split backward has run
   at::Tensor loss;
 };
 
@@ -174,6 +179,13 @@ class RuntimeImpl final : public StageRuntime {
   std::vector<Seed> seeds(InFlight& flight) const;
   void take_gradients(InFlight& flight, std::vector<at::Tensor> found);
   void add_loss(int32_t micro_batch, const at::Tensor& loss);
+
+  // runtime_recompute.cpp
+  void plan_recompute(const opdag::Graph& graph, const opdag::Stage& stage, const ProgramSpec& spec,
+                      StageProgram& target) const;
+  std::vector<at::IValue> kept_for_second_run(const std::vector<at::IValue>& inputs) const;
+  Status forward_again(int32_t micro_batch, InFlight& flight);
+  RunContext run_context(int32_t micro_batch) const;
 
   // runtime_send.cpp
   Status send_activation(const job::Action& action);

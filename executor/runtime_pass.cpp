@@ -72,9 +72,13 @@ Result<Progress> RuntimeImpl::forward(int32_t micro_batch) {
   if (!current) return Progress::kWaiting;
   InFlight& flight = flights_[micro_batch];
   WEFT_TRY(std::vector<at::IValue> inputs, gather_inputs(micro_batch, flight));
-  const RunContext context{options_.train.seed, step_, micro_batch, !evaluating_};
-  const AutocastGuard autocast(autocast_type(options_.train.precision), device_.type());
   const StageProgram& program = active();
+  RunContext context = run_context(micro_batch);
+  if (program.recompute) {
+    flight.inputs = kept_for_second_run(inputs);
+    context.record = false;
+  }
+  const AutocastGuard autocast(autocast_type(options_.train.precision), device_.type());
   WEFT_TRY(Program::Values values, run_program(program, std::move(inputs), context));
   after_forward(micro_batch, flight, values);
   return Progress::kDone;
@@ -196,6 +200,7 @@ void RuntimeImpl::expect_gradients_to_send(InFlight& flight) const {
 Status RuntimeImpl::backward(int32_t micro_batch) {
   InFlight& flight = flights_.at(micro_batch);
   const at::NoGradGuard guard;
+  WEFT_TRY_STATUS(forward_again(micro_batch, flight));
   std::vector<at::Tensor> found;
   if (flight.recording) found = flight.recording->backward(seeds(flight));
   expect_gradients_to_send(flight);
@@ -207,6 +212,7 @@ Status RuntimeImpl::backward(int32_t micro_batch) {
 Status RuntimeImpl::backward_input(int32_t micro_batch) {
   InFlight& flight = flights_.at(micro_batch);
   const at::NoGradGuard guard;
+  WEFT_TRY_STATUS(forward_again(micro_batch, flight));
   expect_gradients_to_send(flight);
   flight.owes_weights = true;
   if (!flight.recording) return {};

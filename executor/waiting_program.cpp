@@ -82,7 +82,8 @@ Result<Program::Values> WaitingProgram::run(std::vector<at::IValue> inputs,
     values.outputs[loss_] =
         at::full_like(outputs_[loss_].toTensor(), std::numeric_limits<double>::quiet_NaN());
   }
-  if (records_) values.recording = std::make_unique<Wait>(*this, context.micro_batch == 0);
+  if (records_ && context.record)
+    values.recording = std::make_unique<Wait>(*this, context.micro_batch == 0);
   std::this_thread::sleep_until(after(start, times_.forward));
   return values;
 }
@@ -100,6 +101,7 @@ std::vector<Seed> WaitingProgram::seeds(const Program::Values& values) const {
 
 Status WaitingProgram::measure(const std::vector<at::IValue>& inputs, RunContext context) {
   context.write_buffers = false;
+  context.record = true;
   std::vector<double> forward, backward, first, rest;
   Program::Values values;
   for (int i = 0; i <= kRuns; ++i) {

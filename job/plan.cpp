@@ -26,6 +26,7 @@ Result<StagePlan> stage_from_json(const json& value) {
   reader.number("send_s", stage.send_s);
   reader.number("receive_s", stage.receive_s);
   reader.integer("in_flight", stage.in_flight, 0);
+  reader.boolean("recompute", stage.recompute);
   WEFT_TRY_STATUS(reader.status());
   return stage;
 }
@@ -59,7 +60,8 @@ json plan_to_json(const Plan& plan) {
                       {"correction", number_to_json(stage.correction)},
                       {"send_s", number_to_json(stage.send_s)},
                       {"receive_s", number_to_json(stage.receive_s)},
-                      {"in_flight", stage.in_flight}});
+                      {"in_flight", stage.in_flight},
+                      {"recompute", stage.recompute}});
   }
   return {{"epoch", plan.epoch},
           {"partition", {{"stages", plan.partition.stages}, {"stage_of", plan.partition.stage_of}}},

@@ -23,6 +23,8 @@ struct StagePlan {
   double correction = 0;
   double send_s = 0, receive_s = 0;  // predicted, of a step's messages, on the slowest way of each
   int32_t in_flight = 0;             // micro-batches whose activations it keeps; 0: not said
+  // Of those it keeps the inputs only, and runs each forward again right before its backward.
+  bool recompute = false;
 };
 
 struct Plan {

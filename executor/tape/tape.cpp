@@ -74,7 +74,8 @@ Plan make_plan(const c10::OperatorHandle& op, std::string_view name, at::DeviceT
   return plan;
 }
 
-Tape::Tape(size_t slots) : above_(c10::impl::tls_local_dispatch_key_set()), carries_(slots, 0) {}
+Tape::Tape(size_t slots, bool keeps)
+    : above_(c10::impl::tls_local_dispatch_key_set()), keeps_(keeps), carries_(slots, 0) {}
 
 bool Tape::carries_any(const Plan& plan) const {
   for (const Plan::Argument& argument : plan.arguments) {
@@ -86,6 +87,7 @@ bool Tape::carries_any(const Plan& plan) const {
 void Tape::alias(int32_t from, int32_t to) {
   if (!carries(from)) return;
   want(to);
+  if (!keeps_) return;
   Record record;
   record.arguments.resize(1);
   record.arguments[0].slot = from;
@@ -182,7 +184,8 @@ void Tape::call(const c10::OperatorHandle& op, const Plan& plan, const ResultSlo
   }
   record.splits = record.backward && plan.rule->splits;
   if (!record.backward) through_autograd(op, plan, stack, record);
-  if (name_results(results, stack, record)) records_.push_back(std::move(record));
+  const bool carried = name_results(results, stack, record);
+  if (carried && keeps_) records_.push_back(std::move(record));
 }
 
 void Tape::finish(std::vector<int32_t> inputs, std::vector<int32_t> outputs,

@@ -44,7 +44,8 @@ using ResultSlots = std::vector<std::vector<int32_t>>;  // by position, then ele
 
 class Tape final : public Recording {
  public:
-  explicit Tape(size_t slots);
+  // keeps: false for a run that has no backward, by the same kernels.
+  explicit Tape(size_t slots, bool keeps = true);
 
   // While it lives, this thread runs below autograd.
   class Below;
@@ -106,6 +107,7 @@ class Tape final : public Recording {
   std::vector<at::Tensor> take_inputs(bool early);
 
   c10::impl::LocalDispatchKeySet above_;  // the thread's dispatch state outside of Below
+  bool keeps_;
   std::vector<char> carries_;
   std::vector<Record> records_;
   std::vector<int32_t> inputs_, outputs_, taps_;

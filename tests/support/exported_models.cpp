@@ -115,6 +115,7 @@ Result<at::Tensor> RolledFeed::input(const std::string& name, Split split, int64
 std::unique_ptr<LocalCluster> cluster_of(const Model& model, const RunSpec& spec, Feed& feed) {
   ClusterOptions options;
   options.runtime.plan = local_plan(cut_into(model.graph, spec), spec.schedule);
+  for (auto& stage : options.runtime.plan.stages) stage.recompute = spec.recompute;
   options.runtime.train.steps = kSteps;
   options.runtime.train.lr = 1e-3;
   options.runtime.train.weight_decay = 0.01;

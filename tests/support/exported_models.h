@@ -69,6 +69,7 @@ struct RunSpec {
   uint64_t cut_seed = 1;  // of the random legal cut
   uint64_t seed = 11;     // of dropout
   bool keep_gradients = false;
+  bool recompute = false;  // every stage keeps its inputs only
 };
 
 // A cluster over a random legal cut and the simulated network.

@@ -164,12 +164,17 @@ TEST_F(GpuCapture, TrainingIsTheSameWithAndWithout) {
         const Trained plain = train(wide, options, 7);
         options.runtime.capture = true;
         const Trained captured = train(wide, options, 7);
+        for (auto& stage : options.runtime.plan.stages) stage.recompute = true;
+        const Trained again = train(wide, options, 7);
         for (size_t i = 0; i < plain.losses.size(); ++i) {
           EXPECT_NEAR(plain.losses[i], captured.losses[i], 1e-11) << partition.stages;
           EXPECT_NEAR(plain.norms[i], captured.norms[i], 1e-11);
+          EXPECT_NEAR(plain.losses[i], again.losses[i], 1e-11) << partition.stages;
+          EXPECT_NEAR(plain.norms[i], again.norms[i], 1e-11);
         }
         for (const auto& [name, tensor] : plain.state) {
           EXPECT_TRUE(at::allclose(tensor, captured.state.at(name), 1e-10, 1e-11)) << name;
+          EXPECT_TRUE(at::allclose(tensor, again.state.at(name), 1e-10, 1e-11)) << name;
         }
       }
     }

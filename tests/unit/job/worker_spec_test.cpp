@@ -21,6 +21,7 @@ Plan sample_plan() {
   plan.stages = {{{"peer-a"}, 1e12, 5000000000, 7}, {{"peer-b", "peer-c"}, 2, 3, 4}};
   plan.schedule = PipelineSchedule::kGPipe;
   plan.gap = 3;
+  plan.stages.back().recompute = true;
   plan.reason = "two equal halves";
   return plan;
 }
