@@ -30,7 +30,7 @@ SCHEDULES = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B,
              "zb-v": pipelining.ScheduleZBVZeroBubble}
 SINGLE = ("gpipe", "1f1b")
 SPLIT_BACKWARD = ("interleaved-zb", "zb-v")
-RUN_TIMEOUT_S = 60
+RUN_TIMEOUT_S = 180
 WARM_UP = 2  # steps that pay for connections and memory
 
 

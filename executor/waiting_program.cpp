@@ -6,8 +6,13 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/os/own_process.h"
 #include "base/statistics.h"
+
+// After the others.
+#include <ATen/Parallel.h>
 
 namespace weft::executor {
 namespace {
@@ -21,16 +26,20 @@ Clock::time_point after(Clock::time_point start, double seconds) {
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// Seconds of each call, taken one after the other.
+// Seconds of each call, taken one after the other. What one thread computes alone takes no longer
+// because others have the processor too.
 class Lap {
  public:
   double next() {
-    const auto now = Clock::now();
-    return std::chrono::duration<double>(now - std::exchange(last_, now)).count();
+    const double now = read();
+    return now - std::exchange(last_, now);
   }
 
  private:
-  Clock::time_point last_ = Clock::now();
+  double read() const { return alone_ ? os::thread_cpu_seconds() : monotonic_seconds(); }
+
+  bool alone_ = at::get_num_threads() == 1;
+  double last_ = read();
 };
 
 // With the strides it has: dimensions of stride 0 stay so.

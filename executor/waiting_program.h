@@ -4,9 +4,10 @@
 // first run gave. The loss is NaN: nothing was computed. All else of a stage (messages, credits,
 // schedule, tied weights, optimizer) is the real thing.
 //
-// The times are good only if the first run has a core to itself: then no other stage may compute.
-// In a pipeline that holds by itself: a stage has its first input when those before it have
-// measured theirs. CPU only; compute thread only.
+// One thread's times are those of the processor, whatever else runs. Of several threads they are
+// good only if the first run has the cores to itself, so no other stage may compute then. In a
+// pipeline that holds by itself: a stage has its first input when those before it have measured
+// theirs. CPU only; compute thread only.
 #pragma once
 
 #include <vector>
