@@ -80,6 +80,9 @@ struct TrainSpec {
   int64_t eval_batches = 0;      // micro-batches of an evaluation; 0: the whole eval set
   int64_t checkpoint_every = 0;  // steps; 0: only at the end
   int64_t checkpoint_keep = 2;
+
+  // An update waits for what all stages found: clipping, loss scaling.
+  bool stages_agree() const { return clip_norm > 0 || precision == Precision::kFp16; }
 };
 
 struct PipelineSpec {

@@ -9,7 +9,7 @@ JobPlay::JobPlay(PlayPlan plan, int32_t slot, World& world, VirtualQueue& queue)
       slot_(slot),
       world_(world),
       queue_(queue),
-      play_(plan_.pipeline, plan_.schedule, true, *this),
+      play_(plan_.pipeline, plan_.schedule, *this),
       neighbours_(plan_.peers.size()),
       factor_(plan_.peers.size(), 1.0),
       busy_s_(plan_.peers.size(), 0.0),

@@ -1,6 +1,7 @@
 #include "broker/planner/pipeline.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <queue>
 #include <utility>
@@ -26,12 +27,12 @@ Ways ways_of(const opdag::StageGraph& graph) {
   return ways;
 }
 
-// One step in a time of its own. Stages are advanced in order of time, so that lines serve those
+// Two steps in a time of their own. Stages are advanced in order of time, so that lines serve those
 // who come first.
 class StepJudge final : public SchedulePlay::Host {
  public:
   StepJudge(const Pipeline& pipeline, const Network& network, const job::ScheduleOptions& schedule)
-      : play_(pipeline, schedule, false, *this) {
+      : play_(pipeline, schedule, *this) {
     std::map<std::pair<size_t, size_t>, size_t> pairs;
     std::vector<int32_t> shared;
     for (const PlayWay& way : play_.ways()) {
@@ -51,16 +52,18 @@ class StepJudge final : public SchedulePlay::Host {
     free_at_.assign(network.lines() + pairs.size(), 0.0);
   }
 
+  // Seconds from the end of the first step to that of the second, as in any step of a run: the end
+  // of one overlaps the beginning of the next where nothing has to wait.
   double run(size_t stages) {
     for (size_t stage = 0; stage < stages; ++stage) {
-      play_.start(static_cast<int32_t>(stage), 0, 1, 0);
+      play_.start(static_cast<int32_t>(stage), 0, 2, 0);
     }
     while (!ready_.empty()) {
       const auto [now, stage] = ready_.top();
       ready_.pop();
       play_.advance(stage, now);
     }
-    return end_;
+    return ends_[1] - ends_[0];
   }
 
  private:
@@ -83,20 +86,25 @@ class StepJudge final : public SchedulePlay::Host {
     }
     return passed + route.latency_s;
   }
-  void stepped(int32_t, int64_t, double now) override { end_ = std::max(end_, now); }
+  void stepped(int32_t, int64_t step, double now) override {
+    double& end = ends_[static_cast<size_t>(step - 1)];
+    end = std::max(end, now);
+  }
 
   SchedulePlay play_;
   std::vector<Route> routes_;  // by way
   std::vector<double> free_at_;
   using Ready = std::pair<double, int32_t>;
   std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready_;
-  double end_ = 0;
+  std::array<double, 2> ends_{};
 };
 
+// In the precision of a float: plans that take as long are equal, in whichever order times were
+// added up.
 double play(const Pipeline& pipeline, const Network& network, job::ScheduleOptions schedule,
             int32_t micro_batches) {
   schedule.micro_batches = micro_batches;
-  return StepJudge(pipeline, network, schedule).run(pipeline.stages.size());
+  return static_cast<float>(StepJudge(pipeline, network, schedule).run(pipeline.stages.size()));
 }
 
 }  // namespace
@@ -115,15 +123,14 @@ double tie_seconds(const Pipeline& pipeline, const Network& network) {
 double simulate_step(const Pipeline& pipeline, const Network& network,
                      const job::ScheduleOptions& schedule, size_t most_actions) {
   const size_t each = 3 * pipeline.stages.size() + 4 * pipeline.graph.edges.size();
-  const auto most = static_cast<int32_t>(
-      std::min<size_t>(std::max<size_t>(most_actions / std::max<size_t>(each, 1), 16), 1 << 16));
-  const double ties = tie_seconds(pipeline, network);
+  const auto most = static_cast<int32_t>(std::min<size_t>(
+      std::max<size_t>(most_actions / std::max<size_t>(2 * each, 1), 16), 1 << 16));
   if (schedule.micro_batches <= most) {
-    return play(pipeline, network, schedule, schedule.micro_batches) + ties;
+    return play(pipeline, network, schedule, schedule.micro_batches);
   }
   const double half = play(pipeline, network, schedule, most / 2);
   const double whole = play(pipeline, network, schedule, most);
-  return whole + (whole - half) / (most - most / 2) * (schedule.micro_batches - most) + ties;
+  return whole + (whole - half) / (most - most / 2) * (schedule.micro_batches - most);
 }
 
 double memory_of(const PipelineStage& stage, const job::ScheduleOptions& schedule, int32_t depth,

@@ -35,6 +35,9 @@ struct Pipeline {
   std::vector<PipelineStage> stages;
   opdag::StageGraph graph;
   std::vector<PipelineTie> ties;
+  // Before an update every stage tells the loss stage the norm of its gradients and waits for what
+  // it says: clipping, loss scaling.
+  bool agrees = false;
 };
 
 enum class BottleneckKind : uint8_t { kCompute, kLink, kLine, kLatency };
@@ -68,17 +71,17 @@ struct WayPrediction {
 
 struct Prediction {
   double step_s = 0;
-  double tie_s = 0;  // of it: exchanging shared weights
+  double tie_s = 0;  // an exchange of shared weights by itself, mostly hidden by other work
   std::vector<StagePrediction> stages;
   std::vector<WayPrediction> ways;
   Bottleneck bottleneck;
 };
 
-// The longest exchange of a shared weight, which follows the last backward of a step.
+// The longest exchange of a shared weight, gradient and weight, with every line for itself.
 double tie_seconds(const Pipeline& pipeline, const Network& network);
 
-// Seconds of a step, played action by action, and tie_seconds. Of very many micro-batches a part is
-// played and its steady rate carried on; most_actions bounds the part.
+// Seconds of a step of a run, played action by action, with what shared weights cost. Of very many
+// micro-batches a part is played and its steady rate carried on; most_actions bounds the part.
 double simulate_step(const Pipeline& pipeline, const Network& network,
                      const job::ScheduleOptions& schedule, size_t most_actions = 200000);
 

@@ -82,6 +82,7 @@ Problem problem_of(const PlanInputs& in, const GraphChain& chain, double memory_
   const bool timed =
       std::any_of(in.speed_known.begin(), in.speed_known.end(), [](bool k) { return k; });
   problem.gap = in.spec.pipeline.gap > 0 ? in.spec.pipeline.gap : timed ? 0 : 1;
+  problem.agrees = in.spec.train.stages_agree();
   for (size_t peer = 0; peer < in.peers.size(); ++peer) {
     problem.memory_bytes.push_back(memory_share * room_of(in, static_cast<int32_t>(peer)));
   }

@@ -200,6 +200,7 @@ Pipeline chain_pipeline(const Problem& problem, const Layout& layout) {
     const auto other = static_cast<int32_t>(stage_of(layout, tie.last));
     if (owner != other) pipeline.ties.push_back({owner, other, tie.bytes});
   }
+  pipeline.agrees = problem.agrees;
   return pipeline;
 }
 

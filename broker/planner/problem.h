@@ -48,6 +48,7 @@ struct Problem {
   // 0: the gap the links ask for; else this one. 1 where speeds are unknown, and with them what a
   // gap would have to hide.
   int32_t gap = 0;
+  bool agrees = false;  // Pipeline::agrees
 
   size_t peers() const { return memory_bytes.size(); }
   double forward(int32_t peer, int32_t begin, int32_t end) const {

@@ -109,6 +109,7 @@ Result<Realised> realise(const PlanInputs& in, opdag::Partition partition,
           {use.owner, stage, tied_bytes(in.graph, leaf, in.spec.train)});
     }
   }
+  realised.pipeline.agrees = in.spec.train.stages_agree();
   realised.partition = std::move(partition);
   realised.peers = std::move(peers);
   return realised;

@@ -37,7 +37,7 @@ bool is_gradient(ActionKind kind) {
 }  // namespace
 
 SchedulePlay::SchedulePlay(const Pipeline& pipeline, const job::ScheduleOptions& schedule,
-                           bool ties, Host& host)
+                           Host& host)
     : host_(host),
       micro_batches_(static_cast<size_t>(std::max(schedule.micro_batches, 1))),
       stages_(pipeline.stages.size()) {
@@ -46,7 +46,7 @@ SchedulePlay::SchedulePlay(const Pipeline& pipeline, const job::ScheduleOptions&
     ways_.push_back({edge.to, edge.from, static_cast<double>(edge.bytes)});
   }
   add_ops(pipeline, schedule);
-  if (ties) add_tie_ops(pipeline);
+  add_update_ops(pipeline);
   arrival_.assign(ways_.size() * 2 * micro_batches_, kFree);
 }
 
@@ -69,24 +69,37 @@ void SchedulePlay::add_ops(const Pipeline& pipeline, const job::ScheduleOptions&
   }
 }
 
-// Gradients of shared weights to their owners, then the weights back.
-void SchedulePlay::add_tie_ops(const Pipeline& pipeline) {
-  const auto first = static_cast<int32_t>(ways_.size());
-  for (const PipelineTie& tie : pipeline.ties) {
-    ways_.push_back({tie.other, tie.owner, tie.bytes});
-    ways_.push_back({tie.owner, tie.other, tie.bytes});
+// Gradients of shared weights to their owners, norms to the loss stage and its answers, weights
+// back (executor/runtime_step.cpp).
+void SchedulePlay::add_update_ops(const Pipeline& pipeline) {
+  const auto pair = [&](int32_t from, int32_t to, double bytes) {
+    ways_.push_back({from, to, bytes});
+    ways_.push_back({to, from, bytes});
+    return static_cast<int32_t>(ways_.size()) - 2;
+  };
+  std::vector<int32_t> ties, told;
+  for (const PipelineTie& tie : pipeline.ties)
+    ties.push_back(pair(tie.other, tie.owner, tie.bytes));
+  const int32_t loss = pipeline.graph.loss_stage;
+  for (int32_t stage = 0; pipeline.agrees && stage < pipeline.graph.stages; ++stage) {
+    if (stage != loss) told.push_back(pair(stage, loss, 0));  // a few numbers
   }
-  const auto each = [&](int32_t back, Op::Kind kind, ActionKind action, bool at_owner) {
-    for (size_t t = 0; t < pipeline.ties.size(); ++t) {
-      const PipelineTie& tie = pipeline.ties[t];
-      stages_[static_cast<size_t>(at_owner ? tie.owner : tie.other)].ops.push_back(
-          {kind, action, first + 2 * static_cast<int32_t>(t) + back, 0, 0});
+  // All messages of one kind: those who send first, so that nobody waits for one who waits.
+  const auto exchange = [&](const std::vector<int32_t>& pairs, int32_t back, ActionKind send,
+                            ActionKind receive) {
+    for (const bool sending : {true, false}) {
+      for (const int32_t first : pairs) {
+        const PlayWay& way = ways_[static_cast<size_t>(first + back)];
+        stages_[static_cast<size_t>(sending ? way.from : way.to)].ops.push_back(
+            {sending ? Op::Kind::kSend : Op::Kind::kReceive, sending ? send : receive, first + back,
+             0, 0});
+      }
     }
   };
-  each(0, Op::Kind::kSend, ActionKind::kSendGradient, false);
-  each(0, Op::Kind::kReceive, ActionKind::kRecvGradient, true);
-  each(1, Op::Kind::kSend, ActionKind::kSendActivation, true);
-  each(1, Op::Kind::kReceive, ActionKind::kRecvActivation, false);
+  exchange(ties, 0, ActionKind::kSendGradient, ActionKind::kRecvGradient);
+  exchange(told, 0, ActionKind::kSendGradient, ActionKind::kRecvGradient);
+  exchange(told, 1, ActionKind::kSendActivation, ActionKind::kRecvActivation);
+  exchange(ties, 1, ActionKind::kSendActivation, ActionKind::kRecvActivation);
 }
 
 void SchedulePlay::start(int32_t stage, int64_t first, int64_t last, double now) {

@@ -1,5 +1,5 @@
 // SchedulePlay: stages that play a schedule's actions in order, in somebody's virtual time: the
-// planner's, which judges one step (pipeline.h), and the simulator's, where many jobs share a clock
+// planner's, which judges a step (pipeline.h), and the simulator's, where many jobs share a clock
 // and lines (simulate/job_play.h). It knows what waits for what; its host knows time and the
 // network. A stage goes on to its next step without waiting for others. Single thread.
 #pragma once
@@ -40,11 +40,10 @@ class SchedulePlay {
     virtual void stepped(int32_t stage, int64_t step, double now) = 0;
   };
 
-  // ties: shared weights are exchanged at the end of each step, too.
-  SchedulePlay(const Pipeline& pipeline, const job::ScheduleOptions& schedule, bool ties,
-               Host& host);
+  SchedulePlay(const Pipeline& pipeline, const job::ScheduleOptions& schedule, Host& host);
 
-  const std::vector<PlayWay>& ways() const { return ways_; }  // [2 edge + back], [.. 2 tie + back]
+  // [2 edge + back], [.. 2 tie + back], [.. 2 stage + back] of what the loss stage is told
+  const std::vector<PlayWay>& ways() const { return ways_; }
 
   // Steps first + 1 to last; the host is asked to wake it.
   void start(int32_t stage, int64_t first, int64_t last, double now);
@@ -62,7 +61,7 @@ class SchedulePlay {
     int64_t waits_for = -1, blocked_by = -1;  // slots
   };
   void add_ops(const Pipeline& pipeline, const job::ScheduleOptions& schedule);
-  void add_tie_ops(const Pipeline& pipeline);
+  void add_update_ops(const Pipeline& pipeline);
   size_t slot_of(const Op& op, int64_t step) const;
   bool send(int32_t stage, const Op& op, double now);
   bool receive(int32_t stage, const Op& op, double now);

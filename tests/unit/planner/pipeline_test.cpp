@@ -75,7 +75,8 @@ TEST(SimulateStep, CarriesTheSteadyRateOn) {
 }
 
 TEST(SimulateStep, ASharedUplinkServesOneFlowAtATime) {
-  // Stage 0 feeds stages 1 and 2 over its one uplink of a byte a second; pair links are fast.
+  // Stage 0 feeds stages 1 and 2 over its one uplink of a byte a second; pair links are fast. It
+  // waits for nobody, so that the steps of a run follow each other without a gap.
   Pipeline pipeline;
   pipeline.graph.stages = 3;
   pipeline.graph.loss_stage = 2;
@@ -84,9 +85,9 @@ TEST(SimulateStep, ASharedUplinkServesOneFlowAtATime) {
   Network network(3);
   const job::ScheduleOptions schedule{PipelineSchedule::kGPipe, 10, 1};
   const double apart = simulate_step(pipeline, network, schedule);
-  EXPECT_DOUBLE_EQ(apart, 12);
+  EXPECT_DOUBLE_EQ(apart, 10);
   network.add_access("home", {0}, 1, 0);
-  EXPECT_DOUBLE_EQ(simulate_step(pipeline, network, schedule), 1 + 10 * 8 + 1);
+  EXPECT_DOUBLE_EQ(simulate_step(pipeline, network, schedule), 10 * 8);
   const Bottleneck worst = bottleneck_of(pipeline, network, schedule);
   EXPECT_EQ(worst.kind, BottleneckKind::kLine);
   EXPECT_EQ(network.line_name(static_cast<size_t>(worst.line)), "the uplink of home");
@@ -108,12 +109,36 @@ TEST(Predict, TellsComputeTransferMemoryAndBottleneck) {
   EXPECT_GT(prediction.step_s, 16 * 5);
 }
 
-TEST(Predict, CountsTheExchangeOfASharedWeight) {
-  Even even(2, 0, 1);
+TEST(Predict, CountsWhatASharedWeightDelays) {
   const job::ScheduleOptions schedule{PipelineSchedule::k1F1B, 4, 2};
-  const double before = simulate_step(even.pipeline, even.network, schedule);
-  even.pipeline.ties.push_back({0, 1, 100});
-  EXPECT_DOUBLE_EQ(simulate_step(even.pipeline, even.network, schedule), before + 202);
+  const auto step = [&](int32_t owner, double bytes) {
+    Even even(2, 0, 1);
+    if (bytes > 0) even.pipeline.ties.push_back({owner, 1 - owner, bytes});
+    return simulate_step(even.pipeline, even.network, schedule);
+  };
+  const double without = step(0, 0);
+  // A byte takes a second. The last stage has its gradient as long before the first one as a
+  // micro-batch's goes back: a transfer that is no longer costs nothing, and the weight returns
+  // while the first stage's activation does.
+  EXPECT_DOUBLE_EQ(step(0, 1), without);
+  // A long one is hidden no more: gradient there, weight back.
+  EXPECT_NEAR(step(0, 100), without + 202, 8);
+  EXPECT_LT(step(0, 100), without + 202);
+  // The other way round nothing is hidden.
+  EXPECT_NEAR(step(1, 100), without + 202, 1e-6);
+}
+
+// Norms go to the loss stage when the first stage is done, its answer comes back.
+TEST(Predict, CountsWhatClippingWaitsFor) {
+  for (const auto kind : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
+    Even even(3, 0, 5);
+    const job::ScheduleOptions schedule{kind, 4, 8};
+    even.network.set(0, 2, 7, 0);
+    even.network.set(2, 0, 11, 0);
+    const double without = simulate_step(even.pipeline, even.network, schedule);
+    even.pipeline.agrees = true;
+    EXPECT_DOUBLE_EQ(simulate_step(even.pipeline, even.network, schedule), without + 7 + 11);
+  }
 }
 
 // The closed form orders plans well enough to search by.
