@@ -74,18 +74,21 @@ int32_t gap_for(double latency_s, double transfer_s, double compute_s);
 // credit it would not also wait for with unlimited ones. credits[e] = {activation, gradient}.
 //
 // Derivation. The schedule is played with unlimited credits, every forward and backward taking one
-// unit, every message (g - 1) units: the latency for which the gap rule chooses g, since T = 2 and
-// g = 1 + 2 L / T. A credit is out from the send until the news of the receipt is back, one latency
-// after the receive action. The largest number out at once is what the schedule can use; one more
-// covers the message being written while the credit before it travels. At least 2, never more than
-// the edge has messages. A neighbour in a chain consumes at once, which gives 2 for g = 1; over a
-// skip from stage 0 to stage 7 of 8, the messages wait while the chain catches up, which gives 8.
-// The play itself is a legal order of the token game below with these credits, and since the game
-// is confluent (an action that can run stays able to run until it does), no timing of machines and
-// links can deadlock it.
+// unit, every message the same time. A credit is out from the send until the news of the receipt is
+// back, one latency after the receive action. The largest number out at once is what the schedule
+// can use; one more covers the message being written while the credit before it travels. At least
+// 2, never more than the edge has messages. Two plays: one with messages that take (g - 1) units,
+// the latency for which the gap rule chooses g, since T = 2 and g = 1 + 2 L / T; one with messages
+// that take longer than a stage computes in a step, for ways longer than the gap answers for (the
+// user's gap, or what memory allows): no more than the schedule lets a stage be ahead, of which
+// kUsefulCredits are given. Over a skip from stage 0 to stage 7 of 8, messages wait while the chain
+// catches up, which takes 8 where there is no latency at all. A play itself is a legal order of the
+// token game below with these credits, and since the game is confluent (an action that can run
+// stays able to run until it does), no timing of machines and links can deadlock it.
 //
 // gap: the plan's, whatever the schedule: GPipe has none of its own, and where a step has fewer
 // micro-batches than the gap the schedule shows none.
+inline constexpr int32_t kUsefulCredits = 64;
 struct EdgeCredits {
   int32_t activation = 1;
   int32_t gradient = 1;

@@ -28,12 +28,8 @@ int32_t credit_of(const MessageTimes& times, double delay) {
   return static_cast<int32_t>(std::clamp<size_t>(wanted, 1, std::max<size_t>(sent.size(), 1)));
 }
 
-}  // namespace
-
-std::vector<EdgeCredits> credits_for(const StageGraph& graph,
-                                     const std::vector<StageActions>& schedule, int32_t gap) {
-  WEFT_CHECK(gap >= 1);
-  const double delay = gap - 1;
+std::vector<EdgeCredits> played(const StageGraph& graph, const std::vector<StageActions>& schedule,
+                                double delay) {
   SimulationOptions options;
   options.edge_delay.assign(graph.edges.size(), delay);
   const Simulation simulation = simulate_schedule(graph, schedule, options);
@@ -42,6 +38,23 @@ std::vector<EdgeCredits> credits_for(const StageGraph& graph,
   for (size_t i = 0; i < graph.edges.size(); ++i) {
     credits.push_back(
         {credit_of(simulation.activations[i], delay), credit_of(simulation.gradients[i], delay)});
+  }
+  return credits;
+}
+
+}  // namespace
+
+std::vector<EdgeCredits> credits_for(const StageGraph& graph,
+                                     const std::vector<StageActions>& schedule, int32_t gap) {
+  WEFT_CHECK(gap >= 1);
+  size_t longest = 0;  // no stage computes for so long in a step
+  for (const StageActions& actions : schedule) longest = std::max(longest, actions.size());
+  std::vector<EdgeCredits> credits = played(graph, schedule, gap - 1);
+  const std::vector<EdgeCredits> most = played(graph, schedule, static_cast<double>(longest));
+  for (size_t i = 0; i < credits.size(); ++i) {
+    EdgeCredits& own = credits[i];
+    own.activation = std::max(own.activation, std::min(most[i].activation, kUsefulCredits));
+    own.gradient = std::max(own.gradient, std::min(most[i].gradient, kUsefulCredits));
   }
   return credits;
 }
