@@ -43,6 +43,11 @@ struct Names<PipelineSchedule> {
        {"zb-h1", PipelineSchedule::kZbH1}}};
 };
 template <>
+struct Names<Recompute> {
+  static constexpr std::array<std::pair<std::string_view, Recompute>, 3> kAll = {
+      {{"auto", Recompute::kAuto}, {"always", Recompute::kAlways}, {"never", Recompute::kNever}}};
+};
+template <>
 struct Names<LossSource> {
   static constexpr std::array<std::pair<std::string_view, LossSource>, 3> kAll = {
       {{"graph", LossSource::kGraph},

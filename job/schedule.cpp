@@ -120,6 +120,10 @@ int32_t in_flight_of(const ScheduleOptions& options, int32_t depth, int32_t deep
   return warm_up_of(options, options.kind == PipelineSchedule::kZbH1 ? deepest : depth);
 }
 
+int32_t recorded_of(const ScheduleOptions& options, int32_t depth, int32_t deepest) {
+  return owed_of(options, depth, deepest) + 1;
+}
+
 // Warm-up forwards, then backward and forward in turn, then the backwards that are left. GPipe is
 // the case where all forwards are warm-up. Warm-ups never grow along an edge (d falls by at least
 // one, or the consumer does not lead to the loss and has the least there is), which is why no

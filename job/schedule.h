@@ -54,6 +54,10 @@ int32_t warm_up_of(const ScheduleOptions& options, int32_t depth);
 // does not need for its warm-up, it may owe in gradients of weights.
 int32_t in_flight_of(const ScheduleOptions& options, int32_t depth, int32_t deepest);
 
+// Of those, the most that a stage which runs forwards again has recorded at once: the one whose
+// backward runs, and those it owes gradients of weights.
+int32_t recorded_of(const ScheduleOptions& options, int32_t depth, int32_t deepest);
+
 // One training step. Backward always visits micro-batches in ascending order, and so do its parts:
 // gradient sums do not depend on the schedule. Result[s]: actions of stage s.
 std::vector<StageActions> make_schedule(const opdag::StageGraph& graph,

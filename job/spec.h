@@ -85,10 +85,14 @@ struct TrainSpec {
   bool stages_agree() const { return clip_norm > 0 || precision == Precision::kFp16; }
 };
 
+// Whether stages keep only the inputs of micro-batches in flight and run forwards again.
+enum class Recompute { kAuto, kAlways, kNever };
+
 struct PipelineSpec {
   int32_t stages = 0;  // 0: auto
   PipelineSchedule schedule = PipelineSchedule::kAuto;
   int32_t gap = 0;  // 0: auto
+  Recompute recompute = Recompute::kAuto;
 };
 
 struct JobSpec {

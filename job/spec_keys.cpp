@@ -304,6 +304,12 @@ std::vector<Key<JobSpec>> make_job_keys() {
                   "micro-batches by which a stage is ahead of the next, to hide latency; 1 is "
                   "textbook 1F1B, `auto` what links ask for and memory allows",
                   65536, &PipelineSpec::gap),
+      choice_key<Recompute, S>(
+          "pipeline.recompute",
+          "whether stages keep only the inputs of micro-batches in flight and run each forward "
+          "again before its backward: less memory, more computing, the same numbers; `auto` where "
+          "a stage would not fit otherwise, or the step is predicted faster",
+          WEFT_FIELD(pipeline.recompute)),
   };
 }
 

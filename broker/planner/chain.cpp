@@ -154,20 +154,34 @@ void add_where_any(const Chain& chain, const std::vector<int32_t>& units, double
   }
 }
 
+// Runs between neighbouring cuts that read a value, ascending, each once.
+std::vector<int32_t> runs_reading(const opdag::Graph& graph, opdag::ValueId value,
+                                  const Units& units, const std::vector<int32_t>& run) {
+  std::vector<int32_t> readers;
+  for (const opdag::NodeId user : graph.value(value).consumers) {
+    const auto position = static_cast<size_t>(graph.node_index(user));
+    readers.push_back(run[static_cast<size_t>(units.of_node[position])]);
+  }
+  std::sort(readers.begin(), readers.end());
+  readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
+  return readers;
+}
+
 void fill_memory(const opdag::Graph& graph, const job::TrainSpec& train, const Units& units,
                  const std::vector<Flow>& flows, const std::vector<double>& stash,
-                 const std::vector<int32_t>& run, Chain& chain) {
+                 const std::vector<double>& kept, const std::vector<int32_t>& run, Chain& chain) {
   std::map<int32_t, std::vector<int32_t>> by_group;  // a tied weight is stored once
   int32_t alone = -1;
   std::map<int32_t, double> bytes_of, weight_of;
   for (const opdag::Leaf& leaf : graph.leaves) {
-    if (leaf.kind == opdag::LeafKind::kUserInput) continue;
+    if (leaf.kind == opdag::LeafKind::kUserInput) {
+      add_where_any(chain, runs_reading(graph, leaf.value, units, run),
+                    kept[static_cast<size_t>(leaf.value)], chain.input_bytes);
+      continue;
+    }
     const int32_t key = leaf.tied_group != opdag::kNone ? leaf.tied_group : alone--;
     auto& readers = by_group[key];
-    for (const opdag::NodeId user : graph.value(leaf.value).consumers) {
-      const auto position = static_cast<size_t>(graph.node_index(user));
-      readers.push_back(run[static_cast<size_t>(units.of_node[position])]);
-    }
+    add_all(readers, runs_reading(graph, leaf.value, units, run));
     if (readers.empty()) readers.push_back(0);  // what nothing reads lies in the first stage
     bytes_of[key] = std::max(bytes_of[key], leaf_bytes(graph, leaf, train));
     weight_of[key] = leaf.trainable ? tied_bytes(graph, leaf, train) : 0;
@@ -200,6 +214,7 @@ void fill_memory(const opdag::Graph& graph, const job::TrainSpec& train, const U
       for (; begin <= reader; ++begin) {
         for (int32_t end = reader + 1; end <= chain.units; ++end) {
           chain.stash_bytes[chain.at(begin, end)] += flow.kept;
+          chain.input_bytes[chain.at(begin, end)] += flow.kept;
         }
       }
     }
@@ -247,7 +262,7 @@ GraphChain chain_of(const opdag::Graph& graph, const job::TrainSpec& train,
     problem.chain.forward_bytes[cut] = forward[static_cast<size_t>(result.cuts[cut])];
     problem.chain.backward_bytes[cut] = backward[static_cast<size_t>(result.cuts[cut])];
   }
-  fill_memory(graph, train, units, flows, node_stash(graph, train.precision, bytes),
+  fill_memory(graph, train, units, flows, node_stash(graph, train.precision, bytes), bytes.kept,
               run_of_unit(result.cuts), problem.chain);
   const std::vector<job::Work> sums = sums_over(unit_work, result.cuts);
   for (const PlannerPeer& peer : peers) {

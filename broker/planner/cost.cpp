@@ -72,7 +72,7 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec
   for (int32_t index = 0; index < partition.stages; ++index) {
     WEFT_TRY(const opdag::Stage stage, opdag::extract_stage(graph, partition, index));
     job::StagePlan plan;
-    double fixed = 0, kept = 0;
+    double fixed = 0, kept = 0, given = 0;
     job::Work sum;
     for (int32_t node : stage.nodes) {
       sum.add(work[static_cast<size_t>(node)]);
@@ -80,12 +80,17 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec
     }
     const job::ClassWork total = sum.total();
     plan.flops = total.flops_forward + total.flops_backward;
-    for (const opdag::Edge& edge : stage.inputs)
+    for (const opdag::Edge& edge : stage.inputs) {
       kept += bytes.kept[static_cast<size_t>(edge.value)];
+      given += bytes.kept[static_cast<size_t>(edge.value)];
+    }
     std::set<int32_t> tied;  // several names of one weight are stored once
     for (int32_t leaf_index : stage.leaves) {
       const opdag::Leaf& leaf = graph.leaves[static_cast<size_t>(leaf_index)];
-      if (leaf.kind == opdag::LeafKind::kUserInput) continue;
+      if (leaf.kind == opdag::LeafKind::kUserInput) {
+        given += bytes.kept[static_cast<size_t>(leaf.value)];
+        continue;
+      }
       if (leaf.tied_group != opdag::kNone && !tied.insert(leaf.tied_group).second) continue;
       if (leaf.kind == opdag::LeafKind::kParameter) {
         plan.parameter_bytes += opdag::meta_bytes(graph.value(leaf.value).meta);
@@ -96,6 +101,7 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec
     costs.work.push_back(sum);
     costs.fixed_bytes.push_back(fixed);
     costs.stash_bytes.push_back(kept);
+    costs.input_bytes.push_back(given);
   }
   return costs;
 }

@@ -42,6 +42,7 @@ struct StageCosts {
   std::vector<job::StagePlan> stages;
   std::vector<job::Work> work;
   std::vector<double> fixed_bytes, stash_bytes;
+  std::vector<double> input_bytes;  // of a micro-batch: what other stages and the feed give
 };
 Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec& spec,
                                    const opdag::Partition& partition);

@@ -34,7 +34,7 @@ std::string bottleneck_text(const PlanInputs& in, const Realised& chosen,
   switch (bottleneck.kind) {
     case BottleneckKind::kCompute: {
       double total = 0;
-      for (const PipelineStage& stage : stages) total += stage.forward_s + stage.backward_s;
+      for (const PipelineStage& stage : stages) total += stage.work_s();
       const double share =
           total > 0 ? bottleneck.seconds / total : 1.0 / static_cast<double>(stages.size());
       const std::string time =
@@ -130,6 +130,24 @@ std::string left_out_text(const PlanReport& report) {
   return text.empty() ? text : text + ")";
 }
 
+// "; stage 0 recomputes: 12 MiB instead of 40 MiB", or nothing.
+std::string recompute_text(const PlanInputs& in, const Realised& chosen) {
+  const std::vector<double> with = stage_memories(in, chosen, chosen.gap);
+  Realised keeping = chosen;
+  for (PipelineStage& stage : keeping.pipeline.stages) stage.recompute = false;
+  const std::vector<double> without = stage_memories(in, keeping, chosen.gap);
+  constexpr size_t kNamed = 4;
+  std::string text;
+  size_t count = 0;
+  for (size_t s = 0; s < with.size(); ++s) {
+    if (!chosen.pipeline.stages[s].recompute || ++count > kNamed) continue;
+    text += fmt::format("{}stage {} recomputes: {} instead of {}", count == 1 ? "; " : ", ", s,
+                        mebibytes(with[s]), mebibytes(without[s]));
+  }
+  if (count > kNamed) text += fmt::format(", and {} more", count - kNamed);
+  return text;
+}
+
 }  // namespace
 
 std::string mebibytes(double bytes) {
@@ -155,7 +173,7 @@ PlanReport explain(const PlanInputs& in, const Realised& chosen, const Explained
     const auto peer = static_cast<size_t>(chosen.peers[s]);
     if (in.speed_known[peer]) {
       const PipelineStage& stage = chosen.pipeline.stages[s];
-      plan.stages[s].compute_s = in.schedule.micro_batches * (stage.forward_s + stage.backward_s);
+      plan.stages[s].compute_s = in.schedule.micro_batches * stage.work_s();
       const bool profiled = in.peers[peer].gflops <= 0;
       plan.stages[s].correction = profiled ? in.peers[peer].correction : 0;
     }
@@ -164,6 +182,7 @@ PlanReport explain(const PlanInputs& in, const Realised& chosen, const Explained
     plan.stages[s].send_s = schedule.micro_batches * report.prediction.stages[s].send_s;
     plan.stages[s].receive_s = schedule.micro_batches * report.prediction.stages[s].receive_s;
     plan.stages[s].in_flight = report.prediction.stages[s].in_flight;
+    plan.stages[s].recompute = chosen.pipeline.stages[s].recompute;
   }
   report.bottleneck = bottleneck_text(in, chosen, report.prediction.bottleneck);
   if (facts.single_peer) {
@@ -190,6 +209,7 @@ PlanReport explain(const PlanInputs& in, const Realised& chosen, const Explained
     plan.step_s = report.prediction.step_s;
     plan.reason += fmt::format("; {} a step predicted", seconds_text(report.prediction.step_s));
   }
+  plan.reason += recompute_text(in, chosen);
   for (const PlanAlternative& other : report.alternatives) {
     plan.reason += "; " + against(other, report, stages);
   }

@@ -135,18 +135,22 @@ double simulate_step(const Pipeline& pipeline, const Network& network,
 
 double memory_of(const PipelineStage& stage, const job::ScheduleOptions& schedule, int32_t depth,
                  int32_t deepest) {
-  return stage.fixed_bytes + stage.stash_bytes * job::in_flight_of(schedule, depth, deepest);
+  const int32_t in_flight = job::in_flight_of(schedule, depth, deepest);
+  if (!stage.recompute) return stage.fixed_bytes + stage.stash_bytes * in_flight;
+  const int32_t recorded = job::recorded_of(schedule, depth, deepest);
+  return stage.fixed_bytes + stage.stash_bytes * recorded +
+         stage.input_bytes * (in_flight - recorded);
 }
 
 double pass_seconds(const PipelineStage& stage, const job::ScheduleOptions& schedule) {
   const bool split = schedule.kind == job::PipelineSchedule::kZbH1;
-  return stage.forward_s + (split ? 1 - kWeightShare : 1) * stage.backward_s;
+  return stage.forward_s + stage.again_s() + (split ? 1 - kWeightShare : 1) * stage.backward_s;
 }
 
 GapChoice choose_gap(const Pipeline& pipeline, const Network& network, int32_t micro_batches) {
   GapChoice choice;
   for (const PipelineStage& stage : pipeline.stages) {
-    choice.compute_s = std::max(choice.compute_s, stage.forward_s + stage.backward_s);
+    choice.compute_s = std::max(choice.compute_s, stage.work_s());
   }
   for (const auto& [way, bytes] : ways_of(pipeline.graph)) {
     const size_t from = peer_of(pipeline, way.first), to = peer_of(pipeline, way.second);
@@ -204,8 +208,7 @@ void for_each_limit(const Pipeline& pipeline, const Network& network, const Ways
                     const Visit& visit) {
   const auto& stages = pipeline.stages;
   for (size_t s = 0; s < stages.size(); ++s) {
-    visit(Bottleneck{BottleneckKind::kCompute, stages[s].forward_s + stages[s].backward_s,
-                     static_cast<int32_t>(s), 0, -1});
+    visit(Bottleneck{BottleneckKind::kCompute, stages[s].work_s(), static_cast<int32_t>(s), 0, -1});
   }
   std::map<int32_t, double> lines;
   std::vector<int32_t> shared;
@@ -256,7 +259,7 @@ Prediction predict(const Pipeline& pipeline, const Network& network,
   for (size_t s = 0; s < pipeline.stages.size(); ++s) {
     const PipelineStage& stage = pipeline.stages[s];
     StagePrediction row;
-    row.compute_s = stage.forward_s + stage.backward_s;
+    row.compute_s = stage.work_s();
     row.memory_bytes = memory_of(stage, schedule, depth[s], deepest);
     row.in_flight = job::in_flight_of(schedule, depth[s], deepest);
     if (result.step_s > 0) {

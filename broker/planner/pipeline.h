@@ -21,6 +21,12 @@ struct PipelineStage {
   double forward_s = 0, backward_s = 0;  // of one micro-batch
   double fixed_bytes = 0;                // weights, gradients, optimizer, constants
   double stash_bytes = 0;                // of one micro-batch whose backward is still to come
+  double input_bytes = 0;                // of one micro-batch, what the stage is given
+  // Keeps the inputs only and runs the forward again, right before the backward.
+  bool recompute = false;
+
+  double again_s() const { return recompute ? forward_s : 0; }
+  double work_s() const { return forward_s + backward_s + again_s(); }
 };
 
 // A weight that two stages share: after a step the gradient of one copy goes to the owner, the
@@ -53,11 +59,11 @@ struct Bottleneck {
 };
 
 struct StagePrediction {
-  double compute_s = 0;  // forward and backward of one micro-batch
+  double compute_s = 0;  // forward (twice where it recomputes) and backward of one micro-batch
   double send_s = 0;     // its messages of one micro-batch, on the slowest way of each
   double receive_s = 0;
   double memory_bytes = 0;
-  int32_t in_flight = 1;  // micro-batches whose activations it keeps
+  int32_t in_flight = 1;  // micro-batches whose activations, or inputs, it keeps
   double busy = 0;        // share of the step it computes
 };
 
@@ -99,7 +105,8 @@ Bottleneck bottleneck_of(const Pipeline& pipeline, const Network& network,
 Prediction predict(const Pipeline& pipeline, const Network& network,
                    const job::ScheduleOptions& schedule);
 
-// Bytes a stage needs under the schedule; depth and deepest as job::in_flight_of has them.
+// Bytes a stage needs under the schedule; depth and deepest as job::in_flight_of has them. Where it
+// recomputes: activations of the micro-batches recorded at once, inputs of the others.
 double memory_of(const PipelineStage& stage, const job::ScheduleOptions& schedule, int32_t depth,
                  int32_t deepest);
 

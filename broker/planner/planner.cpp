@@ -81,6 +81,7 @@ Problem problem_of(const PlanInputs& in, const GraphChain& chain, double memory_
   problem.most_stages = std::max(in.options.max_auto_stages, problem.stages);
   const bool timed =
       std::any_of(in.speed_known.begin(), in.speed_known.end(), [](bool k) { return k; });
+  problem.recompute = in.spec.pipeline.recompute;
   problem.gap = in.spec.pipeline.gap > 0 ? in.spec.pipeline.gap : timed ? 0 : 1;
   problem.agrees = in.spec.train.stages_agree();
   for (size_t peer = 0; peer < in.peers.size(); ++peer) {
@@ -96,8 +97,7 @@ std::optional<Realised> realise_layout(const PlanInputs& in, const GraphChain& c
   Result<opdag::Partition> partition = opdag::split_at(in.graph, ends);
   if (!partition.ok()) return std::nullopt;
   Result<Realised> realised = realise(in, std::move(partition).value(), layout.peers);
-  if (!realised.ok() || !settle_gap(in, *realised)) return std::nullopt;
-  predict_step(in, *realised);
+  if (!realised.ok() || !settle_memory(in, *realised)) return std::nullopt;
   return std::move(realised).value();
 }
 
@@ -190,8 +190,7 @@ std::vector<Realised> under_zero_bubble(const PlanInputs& in, const std::vector<
   for (const Realised& plan : plans) {
     if (!plan.timed || plan.peers.size() < 2) continue;
     Realised other = plan;
-    if (!settle_gap(in, other)) continue;
-    predict_step(in, other);
+    if (!settle_memory(in, other)) continue;
     result.push_back(std::move(other));
   }
   return result;
@@ -301,6 +300,9 @@ Result<PlanReport> evaluate_plan(const opdag::Graph& graph, const job::JobSpec& 
   }
   WEFT_TRY(Realised realised, realise(in, plan.partition, stage_peers));
   realised.gap = plan.gap;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    realised.pipeline.stages[s].recompute = plan.stages[s].recompute;
+  }
   predict_step(in, realised);
   const int32_t over = stage_over_memory(in, realised, plan.gap);
   if (over >= 0) {

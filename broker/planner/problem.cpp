@@ -12,20 +12,27 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Times of a layout's stages and of the messages to the next stage and back, latency included.
 struct ChainTimes {
   std::vector<double> forward, backward, there, back;
-  double fill = 0;     // one micro-batch through everything and back
-  double compute = 0;  // of the slowest stage
-  double link = 0;     // of the busiest link
-  double widest = 0;   // latency + transfer of the slowest message
+  std::vector<double> awaited;  // of a backward, the part that the stage before waits for
+  double fill = 0;              // one micro-batch through everything and back
+  double compute = 0;           // of the slowest stage
+  double link = 0;              // of the busiest link
+  double widest = 0;            // latency + transfer of the slowest message
 };
 
-ChainTimes times_of(const Problem& problem, const Layout& layout) {
+// A backward that runs the forward again takes as much longer, and all of that is waited for.
+ChainTimes times_of(const Problem& problem, const Layout& layout,
+                    const std::vector<bool>& recompute) {
   const bool phases = problem.schedule.kind == job::PipelineSchedule::kGPipe;
+  const bool split = problem.schedule.kind == job::PipelineSchedule::kZbH1;
   ChainTimes times;
   int32_t begin = 0;
   for (size_t k = 0; k < layout.ends.size(); ++k) {
     const int32_t peer = layout.peers[k], end = layout.ends[k];
     times.forward.push_back(problem.forward(peer, begin, end));
-    times.backward.push_back(problem.backward(peer, begin, end));
+    const double backward = problem.backward(peer, begin, end);
+    const double again = recompute[k] ? times.forward.back() : 0;
+    times.backward.push_back(again + backward);
+    times.awaited.push_back(again + (split ? (1 - kWeightShare) * backward : backward));
     const double work = times.forward.back() + times.backward.back();
     times.fill += work;
     times.compute = std::max(times.compute, work);
@@ -43,12 +50,6 @@ ChainTimes times_of(const Problem& problem, const Layout& layout) {
     times.widest = std::max({times.widest, times.there.back(), times.back.back()});
   }
   return times;
-}
-
-// Of a backward, the part that the stage before waits for.
-double awaited(const Problem& problem, double backward_s) {
-  const bool split = problem.schedule.kind == job::PipelineSchedule::kZbH1;
-  return split ? (1 - kWeightShare) * backward_s : backward_s;
 }
 
 // The slowest of the lines that several flows of a layout share, seconds a micro-batch.
@@ -108,8 +109,8 @@ double slowest_stage_bound(const Problem& problem, const ChainTimes& times,
     const double forward = times.forward[s], backward = times.backward[s];
     const double behind = times.fill - before - forward - backward;
     const double ahead = warm_up[s] - 1;
-    const double idle = std::max(0.0, behind - ahead * forward) +
-                        std::max(0.0, behind - ahead * awaited(problem, backward));
+    const double idle =
+        std::max(0.0, behind - ahead * forward) + std::max(0.0, behind - ahead * times.awaited[s]);
     worst = std::max(worst, before + idle + problem.schedule.micro_batches * (forward + backward));
     if (s < times.there.size()) {
       before += forward + backward + times.there[s] + times.back[s];
@@ -121,9 +122,7 @@ double slowest_stage_bound(const Problem& problem, const ChainTimes& times,
 // Round trips between any two stages (pipeline.h).
 double slowest_trip(const Problem& problem, const ChainTimes& times,
                     const std::vector<int32_t>& warm_up) {
-  const auto pass = [&](size_t s) {
-    return times.forward[s] + awaited(problem, times.backward[s]);
-  };
+  const auto pass = [&](size_t s) { return times.forward[s] + times.awaited[s]; };
   double worst = 0;
   for (size_t s = 0; s < times.forward.size(); ++s) {
     if (warm_up[s] >= problem.schedule.micro_batches) continue;
@@ -136,6 +135,32 @@ double slowest_trip(const Problem& problem, const ChainTimes& times,
   return worst;
 }
 
+bool any(const std::vector<bool>& flags) {
+  return std::find(flags.begin(), flags.end(), true) != flags.end();
+}
+
+// What stages do before memory is looked at.
+std::vector<bool> asked_recompute(const Problem& problem, const Layout& layout) {
+  return std::vector<bool>(layout.ends.size(), problem.recompute == job::Recompute::kAlways);
+}
+
+double estimate_under(const Problem& problem, const Layout& layout, const ChainTimes& times,
+                      int32_t gap) {
+  job::ScheduleOptions schedule = problem.schedule;
+  schedule.gap = gap;
+  const auto stages = static_cast<int32_t>(layout.ends.size());
+  std::vector<int32_t> warm_up;
+  for (int32_t s = 0; s < stages; ++s) {
+    warm_up.push_back(job::warm_up_of(schedule, stages - 1 - s));
+  }
+  std::vector<double> load;
+  const double shared = std::max(
+      {times.link, slowest_trip(problem, times, warm_up), busiest_line(problem, layout, load)});
+  return std::max(slowest_stage_bound(problem, times, warm_up),
+                  times.fill + (problem.schedule.micro_batches - 1) * shared) +
+         tie_seconds(problem, layout);
+}
+
 }  // namespace
 
 Chain::Chain(int32_t count) : units(count) {
@@ -144,32 +169,42 @@ Chain::Chain(int32_t count) : units(count) {
   backward_bytes.assign(cuts, 0.0);
   fixed_bytes.assign(cuts * cuts, 0.0);
   stash_bytes.assign(cuts * cuts, 0.0);
+  input_bytes.assign(cuts * cuts, 0.0);
+}
+
+double run_bytes(const Chain& chain, size_t run, int32_t in_flight) {
+  return chain.fixed_bytes[run] + chain.stash_bytes[run] * in_flight;
+}
+
+double run_bytes_recomputed(const Chain& chain, size_t run, int32_t in_flight, int32_t recorded) {
+  return chain.fixed_bytes[run] + chain.stash_bytes[run] * recorded +
+         chain.input_bytes[run] * (in_flight - recorded);
+}
+
+std::vector<MemoryPlan> memory_plans(const Problem& problem, const Layout& layout, int32_t wanted) {
+  const auto stages = static_cast<int32_t>(layout.ends.size());
+  job::ScheduleOptions schedule = problem.schedule;
+  const auto fits = [&](size_t k, int32_t gap, bool recompute) {
+    schedule.gap = gap;
+    const size_t run = problem.chain.at(k == 0 ? 0 : layout.ends[k - 1], layout.ends[k]);
+    const int32_t depth = stages - 1 - static_cast<int32_t>(k);
+    const int32_t in_flight = job::in_flight_of(schedule, depth, stages - 1);
+    const double room = problem.memory_bytes[static_cast<size_t>(layout.peers[k])];
+    if (!recompute) return run_bytes(problem.chain, run, in_flight) <= room;
+    const int32_t recorded = job::recorded_of(schedule, depth, stages - 1);
+    return run_bytes_recomputed(problem.chain, run, in_flight, recorded) <= room;
+  };
+  const bool fixed_gap = problem.gap > 0;
+  return memory_plans(layout.ends.size(), wanted, fixed_gap, problem.recompute, fits);
 }
 
 int32_t gap_within_memory(const Problem& problem, const Layout& layout, int32_t wanted) {
-  const auto fits = [&](int32_t gap) {
-    job::ScheduleOptions schedule = problem.schedule;
-    schedule.gap = gap;
-    const auto stages = static_cast<int32_t>(layout.ends.size());
-    int32_t begin = 0;
-    for (int32_t k = 0; k < stages; ++k) {
-      const auto at = static_cast<size_t>(k);
-      const size_t run = problem.chain.at(begin, layout.ends[at]);
-      const double needs =
-          problem.chain.fixed_bytes[run] +
-          problem.chain.stash_bytes[run] * job::in_flight_of(schedule, stages - 1 - k, stages - 1);
-      if (needs > problem.memory_bytes[static_cast<size_t>(layout.peers[at])]) return false;
-      begin = layout.ends[at];
-    }
-    return true;
-  };
-  for (int32_t gap = std::max(wanted, 1);; gap /= 2) {
-    if (fits(gap)) return gap;
-    if (gap == 1) return 0;
-  }
+  const auto plans = memory_plans(problem, layout, wanted);
+  return plans.empty() ? 0 : plans.front().gap;
 }
 
-Pipeline chain_pipeline(const Problem& problem, const Layout& layout) {
+Pipeline chain_pipeline(const Problem& problem, const Layout& layout,
+                        const std::vector<bool>& recompute) {
   Pipeline pipeline;
   const auto stages = static_cast<int32_t>(layout.ends.size());
   pipeline.graph.stages = stages;
@@ -181,7 +216,8 @@ Pipeline chain_pipeline(const Problem& problem, const Layout& layout) {
     const size_t run = problem.chain.at(begin, end);
     pipeline.stages.push_back({peer, problem.forward(peer, begin, end),
                                problem.backward(peer, begin, end), problem.chain.fixed_bytes[run],
-                               problem.chain.stash_bytes[run]});
+                               problem.chain.stash_bytes[run], problem.chain.input_bytes[run],
+                               !recompute.empty() && recompute[at]});
     begin = end;
     if (k + 1 == stages) break;
     const auto cut = static_cast<size_t>(end);
@@ -205,42 +241,47 @@ Pipeline chain_pipeline(const Problem& problem, const Layout& layout) {
 }
 
 double estimate_layout(const Problem& problem, const Layout& layout) {
-  const ChainTimes times = times_of(problem, layout);
+  const std::vector<bool> asked = asked_recompute(problem, layout);
+  const ChainTimes times = times_of(problem, layout, asked);
   const int32_t wanted =
       std::min(problem.gap > 0 ? problem.gap : job::gap_for(times.widest, 0, times.compute),
                problem.schedule.micro_batches);
-  const int32_t gap = gap_within_memory(problem, layout, wanted);
-  if (gap == 0) return kInfinity;
-  job::ScheduleOptions schedule = problem.schedule;
-  schedule.gap = gap;
-  const auto stages = static_cast<int32_t>(layout.ends.size());
-  std::vector<int32_t> warm_up;
-  for (int32_t s = 0; s < stages; ++s) {
-    warm_up.push_back(job::warm_up_of(schedule, stages - 1 - s));
+  double least = kInfinity;
+  for (const MemoryPlan& plan : memory_plans(problem, layout, wanted)) {
+    const double step_s =
+        plan.recompute == asked
+            ? estimate_under(problem, layout, times, plan.gap)
+            : estimate_under(problem, layout, times_of(problem, layout, plan.recompute), plan.gap);
+    least = std::min(least, step_s);
   }
-  std::vector<double> load;
-  const double shared = std::max(
-      {times.link, slowest_trip(problem, times, warm_up), busiest_line(problem, layout, load)});
-  return std::max(slowest_stage_bound(problem, times, warm_up),
-                  times.fill + (problem.schedule.micro_batches - 1) * shared) +
-         tie_seconds(problem, layout);
+  return least;
 }
 
 int32_t gap_wanted(const Problem& problem, const Layout& layout) {
   if (problem.gap > 0) return std::min(problem.gap, problem.schedule.micro_batches);
-  return choose_gap(chain_pipeline(problem, layout), problem.network,
-                    problem.schedule.micro_batches)
+  return choose_gap(chain_pipeline(problem, layout, asked_recompute(problem, layout)),
+                    problem.network, problem.schedule.micro_batches)
       .gap;
 }
 
 Scored score_layout(const Problem& problem, const Layout& layout) {
-  const Pipeline pipeline = chain_pipeline(problem, layout);
-  Scored scored{layout, gap_within_memory(problem, layout, gap_wanted(problem, layout)), kInfinity};
-  if (scored.gap == 0) return scored;
+  Scored best{layout, 0, kInfinity, {}};
   job::ScheduleOptions schedule = problem.schedule;
-  schedule.gap = scored.gap;
-  scored.step_s = simulate_step(pipeline, problem.network, schedule, kPlayedActions);
-  return scored;
+  for (MemoryPlan& plan : memory_plans(problem, layout, gap_wanted(problem, layout))) {
+    schedule.gap = plan.gap;
+    const double step_s = simulate_step(chain_pipeline(problem, layout, plan.recompute),
+                                        problem.network, schedule, kPlayedActions);
+    // Later ones recompute less.
+    if (step_s > best.step_s) continue;
+    best.gap = plan.gap;
+    best.step_s = step_s;
+    best.recompute = std::move(plan.recompute);
+  }
+  return best;
+}
+
+bool recomputes(const Problem& problem, const Layout& layout) {
+  return any(score_layout(problem, layout).recompute);
 }
 
 double slowest_stage(const Problem& problem, const Layout& layout) {

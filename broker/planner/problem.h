@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "broker/planner/memory_plan.h"
 #include "broker/planner/network.h"
 #include "broker/planner/pipeline.h"
 #include "job/schedule.h"
@@ -21,6 +22,8 @@ struct Chain {
   // [begin * (units + 1) + end]: weights, gradients, optimizer and constants of the run; and what a
   // micro-batch leaves there until its backward.
   std::vector<double> fixed_bytes, stash_bytes;
+  // As long: what a micro-batch brings into the run, all that stays where forwards run again.
+  std::vector<double> input_bytes;
 
   // A weight that units far apart share: after a step the gradient of the last one's copy goes to
   // the first one's stage, the weight comes back.
@@ -49,6 +52,7 @@ struct Problem {
   // gap would have to hide.
   int32_t gap = 0;
   bool agrees = false;  // Pipeline::agrees
+  job::Recompute recompute = job::Recompute::kNever;
 
   size_t peers() const { return memory_bytes.size(); }
   double forward(int32_t peer, int32_t begin, int32_t end) const {
@@ -71,26 +75,38 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// The widest gap under which every stage of a layout keeps within its peer's memory, at most
-// `wanted`; 0: not even gap 1 does. Schedules without a gap give `wanted` or 0.
+// Bytes a run needs; micro-batches in flight and recorded as job/schedule.h counts them.
+double run_bytes(const Chain& chain, size_t run, int32_t in_flight);
+double run_bytes_recomputed(const Chain& chain, size_t run, int32_t in_flight, int32_t recorded);
+
+// How a layout may keep within its peers' memory at gaps up to `wanted` (memory_plan.h).
+std::vector<MemoryPlan> memory_plans(const Problem& problem, const Layout& layout, int32_t wanted);
+
+// The widest of their gaps; 0: not even gap 1 fits. Schedules without a gap give `wanted` or 0.
 int32_t gap_within_memory(const Problem& problem, const Layout& layout, int32_t wanted);
 
-// A layout as stages that pass everything to the next one, as if the graph were a chain.
-Pipeline chain_pipeline(const Problem& problem, const Layout& layout);
+// A layout as stages that pass everything to the next one, as if the graph were a chain. recompute:
+// by stage; empty for none.
+Pipeline chain_pipeline(const Problem& problem, const Layout& layout,
+                        const std::vector<bool>& recompute = {});
 
 // The problem's gap, or the one that the links of a layout ask for.
 int32_t gap_wanted(const Problem& problem, const Layout& layout);
 
-// Predicted seconds of a step with the gap that the links ask for and memory allows; infinite where
-// memory does not even allow gap 1. estimate: closed form, for searching; exact: played, the judge.
+// Predicted seconds of a step with the best of its memory plans, up to the gap that the links ask
+// for; infinite where there is none. estimate: closed form, for searching; exact: played, the
+// judge.
 double estimate_layout(const Problem& problem, const Layout& layout);
 inline constexpr size_t kPlayedActions = 40000;  // at most, of a step that is scored
 struct Scored {
   Layout layout;
   int32_t gap = 1;
   double step_s = 0;
+  std::vector<bool> recompute;  // by stage
 };
 Scored score_layout(const Problem& problem, const Layout& layout);
+// Whether a stage of it does, as score_layout has it.
+bool recomputes(const Problem& problem, const Layout& layout);
 
 // The largest compute of a stage; to tell equal scores apart.
 double slowest_stage(const Problem& problem, const Layout& layout);

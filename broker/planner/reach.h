@@ -16,7 +16,9 @@ struct Bounds {
 class Reach {
  public:
   // order and problem must outlive it. depths: most stages of a layout.
-  Reach(const Problem& problem, const std::vector<int32_t>& order, int32_t gap, int32_t depths);
+  // recompute: stages may run forwards again (where the problem says always, they must).
+  Reach(const Problem& problem, const std::vector<int32_t>& order, int32_t gap, int32_t depths,
+        bool recompute);
 
   // Whether any layout keeps the bounds: of `stages` stages, or of any number for 0.
   bool feasible(const Bounds& bounds, int32_t stages);
@@ -25,9 +27,14 @@ class Reach {
   // the fewest stages, each of them as long as it can be.
   Layout trace(int32_t stages) const;
 
-  // The earliest cut from which the peer at a position can run up to `end` at a depth, within the
-  // compute bound of the last feasible() and its memory; `end` itself where it cannot.
+  // The earliest cut from which the peer at a position can run up to `end` at a depth and keep
+  // everything, within the compute bound of the last feasible() and its memory; `end` itself where
+  // it cannot.
   int32_t earliest(int32_t depth, size_t position, int32_t end) const;
+  // The latest cut up to which it can run from `begin` and recompute; `begin` itself where it
+  // cannot. What a run is given grows with its end, but not with its beginning.
+  int32_t latest(int32_t depth, size_t position, int32_t begin) const;
+  bool recomputes() const { return !latest_by_memory_.empty(); }
   // Seconds a micro-batch's transfer over a cut counts in the bound.
   double link_seconds(size_t from, size_t to, int32_t cut) const {
     return coefficient_[from * n_ + to] * weight_[static_cast<size_t>(cut)];
@@ -37,7 +44,13 @@ class Reach {
 
  private:
   void find_earliest_by_memory(int32_t gap);
+  void find_latest_by_memory(int32_t gap);
   void find_earliest_by_time(double compute_s);
+  void find_latest_by_time(double compute_s);
+  bool runs(int32_t depth, size_t position, int32_t begin, int32_t end) const {
+    return earliest(depth, position, end) <= begin ||
+           (recomputes() && end <= latest(depth, position, begin));
+  }
   void find_allowed_cuts(double link_s);
   const uint64_t* begins(int32_t depth, size_t position) const {
     return &begins_[(static_cast<size_t>(depth) * n_ + position) * words_];
@@ -54,8 +67,10 @@ class Reach {
   std::vector<int32_t> allowed_;    // [from * n + to]: how many of them the link bound allows
   std::vector<int32_t> by_time_;    // [position * cuts + end]
   std::vector<int32_t> by_memory_;  // [(depth * n + position) * cuts + end]; empty: no limit
-  std::vector<uint64_t> begins_;    // [(depth * n + position) * words]
-  std::vector<uint64_t> ends_;      // [words], of the peer at hand
+  // As these two, by begin; empty where no stage recomputes.
+  std::vector<int32_t> latest_by_time_, latest_by_memory_;
+  std::vector<uint64_t> begins_;  // [(depth * n + position) * words]
+  std::vector<uint64_t> ends_;    // [words], of the peer at hand
 };
 
 }  // namespace weft::broker

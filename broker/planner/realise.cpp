@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "broker/planner/cost.h"
+#include "broker/planner/memory_plan.h"
 #include "job/names.h"
 
 namespace weft::broker {
@@ -95,9 +97,9 @@ Result<Realised> realise(const PlanInputs& in, opdag::Partition partition,
     const auto peer = static_cast<size_t>(peers[s]);
     const job::PassSeconds seconds =
         seconds_of(realised.costs.work[s], in.peers[peer], in.spec.train.precision);
-    realised.pipeline.stages.push_back({peers[s], seconds.forward, seconds.backward,
-                                        realised.costs.fixed_bytes[s],
-                                        realised.costs.stash_bytes[s]});
+    realised.pipeline.stages.push_back(
+        {peers[s], seconds.forward, seconds.backward, realised.costs.fixed_bytes[s],
+         realised.costs.stash_bytes[s], realised.costs.input_bytes[s]});
     realised.timed = realised.timed && in.speed_known[peer];
   }
   for (const opdag::TiedUse& use : opdag::tied_uses(in.graph, partition)) {
@@ -135,18 +137,50 @@ int32_t stage_over_memory(const PlanInputs& in, const Realised& realised, int32_
   return -1;
 }
 
+namespace {
+
+void set_recompute(Realised& realised, const std::vector<bool>& recompute) {
+  for (size_t s = 0; s < recompute.size(); ++s) {
+    realised.pipeline.stages[s].recompute = recompute[s];
+  }
+}
+
+std::vector<MemoryPlan> plans_of(const PlanInputs& in, const Realised& realised, int32_t wanted) {
+  job::ScheduleOptions schedule = in.schedule;
+  const std::vector<int32_t> depth = job::depth_to_loss(realised.pipeline.graph);
+  const int32_t deepest = *std::max_element(depth.begin(), depth.end());
+  const auto fits = [&](size_t s, int32_t gap, bool recompute) {
+    schedule.gap = gap;
+    PipelineStage stage = realised.pipeline.stages[s];
+    stage.recompute = recompute;
+    return memory_of(stage, schedule, depth[s], deepest) <= room_of(in, realised.peers[s]);
+  };
+  return memory_plans(depth.size(), wanted, in.spec.pipeline.gap > 0, in.spec.pipeline.recompute,
+                      fits);
+}
+
+}  // namespace
+
 // Where a speed is unknown, so is what the gap would have to hide.
-bool settle_gap(const PlanInputs& in, Realised& realised) {
+bool settle_memory(const PlanInputs& in, Realised& realised) {
+  const bool always = in.spec.pipeline.recompute == job::Recompute::kAlways;
+  set_recompute(realised, std::vector<bool>(realised.peers.size(), always));
   GapChoice wanted;
   if (in.spec.pipeline.gap > 0) {
     wanted.gap = std::min(in.spec.pipeline.gap, in.schedule.micro_batches);
   } else if (realised.timed) {
     wanted = choose_gap(realised.pipeline, in.network, in.schedule.micro_batches);
   }
-  for (realised.gap = wanted.gap; realised.gap > 1; realised.gap /= 2) {
-    if (stage_over_memory(in, realised, realised.gap) < 0) break;
+  std::optional<Realised> best;
+  for (const MemoryPlan& plan : plans_of(in, realised, wanted.gap)) {
+    Realised next = realised;
+    next.gap = plan.gap;
+    set_recompute(next, plan.recompute);
+    predict_step(in, next);
+    if (!best || next.step_s <= best->step_s) best = std::move(next);
   }
-  if (realised.gap == 1 && stage_over_memory(in, realised, 1) >= 0) return false;
+  if (!best) return false;
+  realised = std::move(*best);
   if (wanted.gap == 1) return true;
   const auto name = [&](int32_t stage) {
     return in.peers[static_cast<size_t>(realised.peers[static_cast<size_t>(stage)])].id;
@@ -181,6 +215,9 @@ Result<Pipeline> pipeline_of_plan(const opdag::Graph& graph, const job::JobSpec&
   std::vector<int32_t> order(peers.size());
   std::iota(order.begin(), order.end(), 0);
   WEFT_TRY(Realised realised, realise(in, plan.partition, std::move(order)));
+  for (size_t s = 0; s < std::min(plan.stages.size(), peers.size()); ++s) {
+    realised.pipeline.stages[s].recompute = plan.stages[s].recompute;
+  }
   return std::move(realised.pipeline);
 }
 

@@ -49,9 +49,10 @@ double room_of(const PlanInputs& in, int32_t peer);
 Result<Realised> realise(const PlanInputs& in, opdag::Partition partition,
                          std::vector<int32_t> peers);
 
-// The gap that links ask for, halved until memory allows it; false where not even 1 does.
-bool settle_gap(const PlanInputs& in, Realised& realised);
-// Predicts the step under a gap.
+// The fastest of its memory plans (memory_plan.h) up to the gap that links ask for, predicted;
+// false where there is none.
+bool settle_memory(const PlanInputs& in, Realised& realised);
+// Predicts the step as it is.
 void predict_step(const PlanInputs& in, Realised& realised);
 
 // The first stage whose peer is too small under a gap, or -1.

@@ -24,6 +24,7 @@ json report_to_json(const PlanReport& report, const opdag::Graph& graph) {
                       {"parameter_bytes", stage.parameter_bytes},
                       {"memory_bytes", stage.memory_bytes},
                       {"micro_batches_in_flight", row.in_flight},
+                      {"recompute", stage.recompute},
                       {"compute_s", row.compute_s},
                       {"send_s", row.send_s},
                       {"receive_s", row.receive_s},

@@ -14,9 +14,9 @@ double work_of(ActionKind kind, const PipelineStage& stage) {
     case ActionKind::kForward:
       return stage.forward_s;
     case ActionKind::kBackward:
-      return stage.backward_s;
+      return stage.again_s() + stage.backward_s;
     case ActionKind::kBackwardInput:
-      return (1 - kWeightShare) * stage.backward_s;
+      return stage.again_s() + (1 - kWeightShare) * stage.backward_s;
     case ActionKind::kBackwardWeight:
       return kWeightShare * stage.backward_s;
     default:

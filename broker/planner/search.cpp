@@ -7,82 +7,11 @@
 #include "broker/planner/cluster.h"
 #include "broker/planner/local_search.h"
 #include "broker/planner/orders.h"
+#include "broker/planner/search_pool.h"
 #include "broker/planner/split.h"
 
 namespace weft::broker {
 namespace {
-
-struct Estimated {
-  Layout layout;
-  double step_s = 0;
-  double slowest_s = 0;  // tells equal steps apart
-};
-
-bool before(double step_a, double slow_a, double step_b, double slow_b) {
-  constexpr double kSame = 1e-9;
-  if (std::abs(step_a - step_b) > kSame * std::max(step_a, step_b)) return step_a < step_b;
-  return slow_a < slow_b;
-}
-
-// The best layouts met so far, by the closed form; bounded.
-class Pool {
- public:
-  Pool(const Problem& problem, size_t keep) : problem_(problem), keep_(keep) {}
-
-  bool add(const Layout& layout) {
-    for (const Estimated& known : items_) {
-      if (known.layout == layout) return false;
-    }
-    Estimated item{layout, estimate_layout(problem_, layout), slowest_stage(problem_, layout)};
-    if (!std::isfinite(item.step_s)) return false;
-    const auto at = std::find_if(items_.begin(), items_.end(), [&](const Estimated& other) {
-      return before(item.step_s, item.slowest_s, other.step_s, other.slowest_s);
-    });
-    const bool first = at == items_.begin();
-    items_.insert(at, std::move(item));
-    if (items_.size() > keep_) items_.pop_back();
-    return first;
-  }
-  bool add(const std::vector<Layout>& layouts) {
-    bool first = false;
-    for (const Layout& layout : layouts) first = add(layout) || first;
-    return first;
-  }
-  const std::vector<Estimated>& items() const { return items_; }
-
- private:
-  const Problem& problem_;
-  size_t keep_;
-  std::vector<Estimated> items_;
-};
-
-// The best of each number of stages, in the order given, at most `most`.
-template <typename Items>
-std::vector<Layout> one_of_each_count(const Items& items, size_t most) {
-  std::vector<Layout> best;
-  for (const auto& item : items) {
-    const bool known = std::any_of(best.begin(), best.end(), [&](const Layout& other) {
-      return other.ends.size() == item.layout.ends.size();
-    });
-    if (!known && best.size() < most) best.push_back(item.layout);
-  }
-  return best;
-}
-
-// Counts down; a search stops where the next piece of work would go below nothing.
-class Budget {
- public:
-  explicit Budget(double operations) : left_(operations) {}
-  bool spend(double operations) {
-    if (operations > left_) return false;
-    left_ -= operations;
-    return true;
-  }
-  double left() const { return left_; }
-
- private:
-  double left_;
-};
 
 class Searcher {
  public:
@@ -107,6 +36,7 @@ class Searcher {
     }
     try_groups(tree);
     widen_gap();
+    try_recompute();
     climb();
     try_orders();
     play();
@@ -134,6 +64,11 @@ class Searcher {
       const double cost = split_cost(problem_, order.size(), {});
       budget_.spend(std::min(cost, budget_.left()));
       best.add(split_order(problem_, order, {}));
+      if (problem_.recompute == job::Recompute::kAuto && memory_limits() && budget_.spend(cost)) {
+        SplitOptions again;
+        again.recompute = true;
+        best.add(split_order(problem_, order, again));
+      }
       // Some memory suits early stages, some late ones; of large sites one order is enough.
       if (cost > options_.operations / 50 || !budget_.spend(cost)) continue;
       best.add(split_order(problem_, Order(order.rbegin(), order.rend()), {}));
@@ -178,7 +113,8 @@ class Searcher {
     if (pool_.items().empty()) return;
     const Layout best = pool_.items().front().layout;
     const int32_t wanted = gap_wanted(problem_, best);
-    const int32_t given = gap_within_memory(problem_, best, wanted);
+    const MemoryPlan plan = memory_plans(problem_, best, wanted).back();  // recomputes least
+    const int32_t given = plan.gap;
     SplitOptions wider;
     wider.slacks = {1.0, 1.3};
     for (wider.gap = wanted; wider.gap > given; wider.gap /= 2) {
@@ -189,19 +125,69 @@ class Searcher {
     }
   }
 
+  // Whether some peer could not keep what the deepest stage may have to keep of the whole chain.
+  bool memory_limits() const {
+    const int32_t deepest = problem_.most_stages - 1;
+    const size_t whole = problem_.chain.at(0, problem_.chain.units);
+    job::ScheduleOptions schedule = problem_.schedule;
+    schedule.gap = schedule.micro_batches;
+    const double most =
+        run_bytes(problem_.chain, whole, job::in_flight_of(schedule, deepest, deepest));
+    return std::any_of(problem_.memory_bytes.begin(), problem_.memory_bytes.end(),
+                       [&](double room) { return room < most; });
+  }
+
+  // The splits so far keep everything. Where memory may be what limits them: the same orders, with
+  // stages that may recompute, at gap 1 and at the one that links ask for. The work comes on top,
+  // so that what memory does not limit is found as if there were no such choice.
+  void try_recompute() {
+    if (problem_.recompute != job::Recompute::kAuto || !memory_limits()) return;
+    constexpr size_t kMany = 48;  // of more, those near the best so far
+    Budget budget(options_.operations / 4);
+    SplitOptions again;
+    again.recompute = true;
+    std::vector<int32_t> gaps{1};
+    if (!pool_.items().empty()) {
+      const int32_t wanted = gap_wanted(problem_, pool_.items().front().layout);
+      if (wanted > 1) gaps.push_back(wanted);
+    }
+    std::vector<Order> orders = orders_;
+    if (problem_.peers() > kMany && !pool_.items().empty()) {
+      orders = {with_idle(pool_.items().front().layout.peers)};
+      orders[0].resize(std::max(kMany, pool_.items().front().layout.peers.size()));
+    }
+    for (const Order& order : orders) {
+      const double cost = split_cost(problem_, order.size(), again);
+      for (const int32_t gap : gaps) {
+        if (!budget.spend(cost) && !pool_.items().empty()) return;
+        again.gap = gap;
+        pool_.add(split_order(problem_, order, again));
+      }
+    }
+  }
+
+  // Of splits from here on: as the best so far.
+  SplitOptions like_the_best() const {
+    SplitOptions options;
+    options.recompute =
+        !pool_.items().empty() && recomputes(problem_, pool_.items().front().layout);
+    return options;
+  }
+
   // Local search from the best, and the best of other numbers of stages (what climbs from there
   // ends elsewhere), each followed by the exact split for the order it found.
   void climb() {
     constexpr size_t kStarts = 6;
     const std::vector<Layout> starts = one_of_each_count(pool_.items(), kStarts);
+    const SplitOptions options = like_the_best();
     for (const Layout& start : starts) {
       const double trials = budget_.left() / (4 * kStarts * 30.0 * (2 + double(start.ends.size())));
       if (trials < 1) return;
       const Layout better = improve(problem_, start, static_cast<size_t>(trials));
       budget_.spend(std::min(budget_.left(), trials));
       pool_.add(better);
-      if (budget_.spend(split_cost(problem_, better.peers.size(), {}))) {
-        pool_.add(split_order(problem_, better.peers, {}));
+      if (budget_.spend(split_cost(problem_, better.peers.size(), options))) {
+        pool_.add(split_order(problem_, better.peers, options));
       }
     }
   }
@@ -209,7 +195,8 @@ class Searcher {
   // Exact splits for orders near the best one, idle peers behind it, as long as that helps.
   void try_orders() {
     if (pool_.items().empty()) return;
-    const double cost = split_cost(problem_, problem_.peers(), {});
+    const SplitOptions options = like_the_best();
+    const double cost = split_cost(problem_, problem_.peers(), options);
     for (bool better = true; better;) {
       better = false;
       const Order order = with_idle(pool_.items().front().layout.peers);
@@ -222,7 +209,7 @@ class Searcher {
             const auto first = changed.begin() + static_cast<std::ptrdiff_t>(a);
             const auto last = changed.begin() + static_cast<std::ptrdiff_t>(b);
             reverse ? std::reverse(first, last + 1) : std::iter_swap(first, last);
-            better = pool_.add(split_order(problem_, changed, {})) || better;
+            better = pool_.add(split_order(problem_, changed, options)) || better;
           }
         }
       }

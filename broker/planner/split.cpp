@@ -120,6 +120,27 @@ class Fill {
         }
       }
     }
+    if (reach_.recomputes()) extend_recomputed(i, depth, mine, choice);
+  }
+
+  void extend_recomputed(size_t i, int32_t depth, double* mine, Choice* choice) {
+    const auto peer = order_[i];
+    const int32_t units = problem_.chain.units;
+    for (int32_t begin = 0; begin < units; ++begin) {
+      const auto from = static_cast<size_t>(begin);
+      const int32_t latest = reach_.latest(depth, i, begin);
+      for (int32_t end = depth == 0 ? units : begin + 1; end <= latest; ++end) {
+        if (depth > 0 && end == units) break;
+        const auto at = static_cast<size_t>(end);
+        const double tail = depth == 0 ? 0 : tail_[at];
+        const double sum =
+            tail + problem_.work(peer, begin, end) + problem_.forward(peer, begin, end);
+        if (sum < mine[from]) {
+          mine[from] = sum;
+          choice[from] = {depth == 0 ? int16_t{-1} : next_of_[at], static_cast<int16_t>(end)};
+        }
+      }
+    }
   }
 
   Layout trace(int32_t depth, size_t position) const {
@@ -150,7 +171,9 @@ class Fill {
 Bounds widest(const Problem& problem, const std::vector<int32_t>& order, const Reach& reach) {
   Bounds bounds{0, reach.slowest_transfer()};
   for (const int32_t peer : order) {
-    bounds.compute_s = std::max(bounds.compute_s, problem.work(peer, 0, problem.chain.units));
+    double whole = problem.work(peer, 0, problem.chain.units);
+    if (reach.recomputes()) whole += problem.forward(peer, 0, problem.chain.units);
+    bounds.compute_s = std::max(bounds.compute_s, whole);
   }
   return bounds;
 }
@@ -219,7 +242,9 @@ std::vector<Layout> split_order(const Problem& problem, const std::vector<int32_
   std::vector<Layout> layouts;
   const int32_t depths = depths_of(problem, order.size(), options);
   if (depths < 1 || (problem.stages > 0 && depths < problem.stages)) return layouts;
-  Reach reach(problem, order, options.gap, depths);
+  const bool recompute = problem.recompute == job::Recompute::kAlways ||
+                         (options.recompute && problem.recompute == job::Recompute::kAuto);
+  Reach reach(problem, order, options.gap, depths, recompute);
   const Bounds most = widest(problem, order, reach);
   if (!reach.feasible(most, problem.stages)) return layouts;
   // The least T for both, then the least compute while links keep T.

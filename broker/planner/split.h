@@ -6,7 +6,8 @@
 // at which a stage of it may begin so that the rest can be done: words of bits, n^2 / 2 x L / 64 x
 // depths operations; bisection gives the least bound. Fill: under fixed bounds the split with the
 // least sum of compute and transfer, n^2 / 2 x L x depths. The depth tells how many micro-batches a
-// stage keeps, so memory is exact in both.
+// stage keeps, so memory is exact in both. A stage that recomputes takes its forward longer and
+// keeps less; both programmes have it beside the one that keeps everything.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,8 @@ namespace weft::broker {
 struct SplitOptions {
   int32_t gap = 1;          // stages keep activations as for this gap
   int32_t most_stages = 0;  // 0: as the problem says
+  // Stages may recompute, where the problem lets them: both choices of each are tried. Always: so.
+  bool recompute = false;
   // Bounds tried by the fill programme, as multiples of the least.
   std::vector<double> slacks = {1.0, 1.1, 1.3, 1.7};
 };

@@ -72,7 +72,8 @@ void print_plan(const json& answer) {
   const json plan = answer.value("plan", json());
   if (!plan.is_object() || !plan.contains("stages")) return;
   std::vector<std::vector<std::string>> rows = {{"STAGE", "PEER", "NODES", "COMPUTE", "SEND",
-                                                 "RECEIVE", "MEMORY", "IN FLIGHT", "PARAMETERS"}};
+                                                 "RECEIVE", "MEMORY", "IN FLIGHT", "KEEPS",
+                                                 "PARAMETERS"}};
   const json peers = answer.value("peers", json::array());
   std::map<int64_t, int64_t> nodes;
   for (const json& stage : plan.at("partition").at("stage_of")) ++nodes[stage.get<int64_t>()];
@@ -88,6 +89,7 @@ void print_plan(const json& answer) {
                     seconds("compute_s"), seconds("send_s"), seconds("receive_s"),
                     human_bytes(stage.value("memory_bytes", 0.0)),
                     std::to_string(stage.value("in_flight", 0)),
+                    stage.value("recompute", false) ? "inputs" : "all",
                     human_bytes(stage.value("parameter_bytes", 0.0))});
   }
   print_table(rows);

@@ -82,18 +82,20 @@ Result<job::Plan> read_plan(const std::string& path) {
 
 void print_report(const broker::PlanReport& report) {
   fmt::print("plan: {}\n", report.plan.reason);
-  std::vector<std::vector<std::string>> rows = {
-      {"STAGE", "PEER", "COMPUTE", "SEND", "RECEIVE", "MEMORY", "IN FLIGHT", "BUSY", "PARAMETERS"}};
+  std::vector<std::vector<std::string>> rows = {{"STAGE", "PEER", "COMPUTE", "SEND", "RECEIVE",
+                                                 "MEMORY", "IN FLIGHT", "KEEPS", "BUSY",
+                                                 "PARAMETERS"}};
   for (size_t s = 0; s < report.plan.stages.size(); ++s) {
     const job::StagePlan& stage = report.plan.stages[s];
     const broker::StagePrediction& row = report.prediction.stages[s];
-    rows.push_back(
-        {std::to_string(s), stage.replicas.at(0),
-         report.timed ? fmt::format("{:.3g} ms", 1e3 * row.compute_s) : "-",
-         fmt::format("{:.3g} ms", 1e3 * row.send_s), fmt::format("{:.3g} ms", 1e3 * row.receive_s),
-         human_bytes(static_cast<double>(stage.memory_bytes)), std::to_string(row.in_flight),
-         report.timed ? fmt::format("{:.0f} %", 100 * row.busy) : "-",
-         human_bytes(static_cast<double>(stage.parameter_bytes))});
+    rows.push_back({std::to_string(s), stage.replicas.at(0),
+                    report.timed ? fmt::format("{:.3g} ms", 1e3 * row.compute_s) : "-",
+                    fmt::format("{:.3g} ms", 1e3 * row.send_s),
+                    fmt::format("{:.3g} ms", 1e3 * row.receive_s),
+                    human_bytes(static_cast<double>(stage.memory_bytes)),
+                    std::to_string(row.in_flight), stage.recompute ? "inputs" : "all",
+                    report.timed ? fmt::format("{:.0f} %", 100 * row.busy) : "-",
+                    human_bytes(static_cast<double>(stage.parameter_bytes))});
   }
   print_table(rows);
   for (const broker::PlanLeftOut& left : report.left_out) {

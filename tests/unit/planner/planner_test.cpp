@@ -228,6 +228,7 @@ TEST_F(PlannerGap, FollowsLatencyTransferAndWorkOfEitherWay) {
 }
 
 TEST_F(PlannerGap, CountsItsActivationsAndGivesWayToMemory) {
+  spec_.pipeline.recompute = job::Recompute::kNever;
   graph_ = chain_graph(1, 4, 16);  // there is one place to cut
   const std::vector<PlannerLink> far = {{"p-0", "p-1", 3.9e3 * compute_s(), 0}};
   const job::Plan near = plan({}), wide = plan(far);
@@ -250,6 +251,7 @@ TEST_F(PlannerGap, CountsItsActivationsAndGivesWayToMemory) {
 
 // With other places to cut, a smaller first stage keeps more micro-batches instead.
 TEST_F(PlannerGap, MakesRoomForItselfWhereThatIsFaster) {
+  spec_.pipeline.recompute = job::Recompute::kNever;
   const std::vector<PlannerLink> far = {{"p-0", "p-1", 3.9e3 * compute_s(), 0}};
   const job::Plan near = plan({}), wide = plan(far);
   for (PlannerPeer& peer : peers_) {
