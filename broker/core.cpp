@@ -42,6 +42,11 @@ Core::Core(Store& store, net::BlobStore& blobs, const Clock& clock, CoreOptions 
   options_.coordinator.plan = [this](const Job& job, const std::vector<const Peer*>& idle) {
     return plan(job, idle);
   };
+  options_.coordinator.replan = [this](const Job& job, const std::vector<const Peer*>& peers,
+                                       double unproven) { return replan(job, peers, unproven); };
+  options_.coordinator.speeds = [this](const std::vector<const Peer*>& peers) {
+    return promised_speeds(peers, options_.known);
+  };
 }
 
 Status Core::load() {
@@ -426,6 +431,33 @@ Result<job::Plan> Core::plan(const Job& job, const std::vector<const Peer*>& idl
                         options_.known, options_.memory_share);
 }
 
+// Graph, first weights and data; the checkpoint's shards are counted by their own rule.
+double Core::bytes_to_fetch(const Job& job, const LoadedJob& known, const job::Plan& plan,
+                            int32_t stage) const {
+  Job fresh = job;
+  fresh.plan = plan;
+  fresh.resume_step = 0;
+  const auto spec = build_worker_spec(fresh, known.submission, known.graphs, stage);
+  if (!spec.ok()) return 0;  // the deployment will say so
+  const auto has = peer_blobs_.find(plan.stages[static_cast<size_t>(stage)].replicas[0]);
+  double bytes = 0;
+  for (const job::BlobRef& blob : blobs_of(spec.value())) {
+    if (blob.sha256 == spec->init.sha256) continue;  // of a job that begins only
+    if (has != peer_blobs_.end() && has->second.contains(blob.sha256)) continue;
+    bytes += static_cast<double>(blob.bytes);
+  }
+  return bytes;
+}
+
+Result<Replanned> Core::replan(const Job& job, const std::vector<const Peer*>& peers,
+                               double unproven) {
+  WEFT_TRY(const auto known, loaded(job.id));
+  return replan_over(known->graphs.graph, known->submission.spec, job, peers, options_.known,
+                     options_.memory_share, unproven, [&](const job::Plan& plan, int32_t stage) {
+                       return bytes_to_fetch(job, *known, plan, stage);
+                     });
+}
+
 Result<job::Plan> Core::dry_run(const Submission& submission, const JobGraphs& graphs) const {
   std::vector<const Peer*> idle;
   for (const auto& [id, peer] : state_.peers) {
@@ -438,8 +470,13 @@ Result<job::Plan> Core::dry_run(const Submission& submission, const JobGraphs& g
 
 Status Core::submit(const std::string& job, const nlohmann::json& body,
                     const Submission& submission, JobGraphs graphs) {
-  SubmitJob event{job, submission.spec.name, submission.spec.train.steps,
-                  submission.spec.pipeline.stages, submission.spec.train.checkpoint_keep};
+  SubmitJob event{job,
+                  submission.spec.name,
+                  submission.spec.train.steps,
+                  submission.spec.pipeline.stages,
+                  submission.spec.train.checkpoint_keep,
+                  submission.spec.train.checkpoint_every,
+                  submission.spec.pipeline.replan == job::Replan::kAuto};
   WEFT_TRY_STATUS(check_command(state_, event));
   WEFT_TRY_STATUS(store_.put_submission(job, body));
   know(job, body);

@@ -14,6 +14,7 @@
 #include "base/log_limit.h"
 #include "broker/coordinator/coordinator.h"
 #include "broker/coordinator/planner_inputs.h"
+#include "broker/coordinator/replan_inputs.h"
 #include "broker/probe.h"
 #include "broker/step_log.h"
 #include "broker/store/store.h"
@@ -94,6 +95,9 @@ class Core {
  private:
   friend class EffectRunner;
   Result<job::Plan> plan(const Job& job, const std::vector<const Peer*>& idle);
+  Result<Replanned> replan(const Job& job, const std::vector<const Peer*>& peers, double unproven);
+  double bytes_to_fetch(const Job& job, const LoadedJob& known, const job::Plan& plan,
+                        int32_t stage) const;
   void drain_pending();
   Status apply_one(const Event& event, const std::function<Status()>& also = {});
   void on_report(const std::string& peer, const proto::WorkerReport& report);

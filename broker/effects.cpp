@@ -221,6 +221,14 @@ void EffectRunner::act(const SendStop& effect) {
   core_.send(effect.peer, std::move(message));
 }
 
+void EffectRunner::act(const SendHold& effect) {
+  proto::BrokerMessage message;
+  address(*message.mutable_hold(), effect);
+  message.mutable_hold()->set_step(effect.step);
+  core_.probe_.message_sent("hold");
+  core_.send(effect.peer, std::move(message));
+}
+
 void EffectRunner::act(const SendDrain& effect) {
   proto::BrokerMessage message;
   message.mutable_drain()->set_reason(effect.reason);
@@ -261,6 +269,11 @@ void EffectRunner::act(const PersistJob& effect) {
 
 void EffectRunner::act(const CommitCheckpoint&) {
   core_.probe_.checkpoint_committed();
+}
+
+// What changes nothing makes no event; all else is logged as one.
+void EffectRunner::act(const Decided& effect) {
+  if (effect.decision == "keep") log_info("job {} keep: {}", effect.job, effect.reason);
 }
 
 void EffectRunner::act(const EmitEvent& effect) {

@@ -40,6 +40,7 @@ class EffectRunner {
   void act(const SendConnect& effect);
   void act(const SendStart& effect);
   void act(const SendStop& effect);
+  void act(const SendHold& effect);
   void act(const SendDrain& effect);
   void act(const SendRemoved& effect);
   void act(const Revoke& effect);
@@ -48,6 +49,7 @@ class EffectRunner {
   void act(const PersistJob& effect);
   void act(const CommitCheckpoint& effect);
   void act(const EmitEvent& effect);
+  void act(const Decided& effect);
   template <typename Other>
   void act(const Other&) {}
 

@@ -52,6 +52,10 @@ Config make_config() {
           {"stop_ms", kInt, "30000", "workers may take to stop", 1000, kDayMs},
           {"final_checkpoint_ms", kInt, "600000", "the last checkpoint may take to be stored", 1000,
            kDayMs},
+          {"replan_ms", kInt, "30000", "a job runs that long before another plan is looked for",
+           1000, kDayMs},
+          {"replan_glance_ms", kInt, "10000",
+           "between looks at running jobs, of which one is planned", 500, kDayMs},
           {"peers_file", kPath, "",
            "what is known of peers by name: speed, site, access line (peers.toml of "
            "docs/planning.md)"},
@@ -80,6 +84,8 @@ Result<ServiceOptions> service_options(const Config& config) {
   coordinator.deploy_ms = config.integer("deploy_ms");
   coordinator.connect_ms = config.integer("connect_ms");
   coordinator.stall_ms = config.integer("stall_ms");
+  coordinator.look_ms = config.integer("replan_ms");
+  coordinator.glance_ms = config.integer("replan_glance_ms");
   coordinator.stop_ms = config.integer("stop_ms");
   WEFT_TRY(options.core.known, known_network(config));
   coordinator.final_checkpoint_ms = config.integer("final_checkpoint_ms");

@@ -143,6 +143,12 @@ void Assignment::start() {
   send_update("running", nullptr);
 }
 
+void Assignment::hold(int64_t step) {
+  if (state_ != AssignmentState::kRunning || !worker_) return;
+  const json line = {{"type", "hold"}, {"step", step}};
+  if (auto status = worker_->send_line(line.dump()); !status.ok()) fail(status.error());
+}
+
 void Assignment::stop(const std::string& reason) {
   if (ended(state_) || state_ == AssignmentState::kStopping) return;
   log_info("job {} stage {}: stopping: {}", prepare_.job(), prepare_.stage(), reason);

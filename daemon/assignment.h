@@ -78,6 +78,8 @@ class Assignment : public std::enable_shared_from_this<Assignment> {
   void begin();
   void connect(const proto::Connect& message);
   void start();
+  // The worker waits behind a step, its shard written; 0: it goes on.
+  void hold(int64_t step);
   void stop(const std::string& reason);
   // Deadlines: silent worker, stop grace; forwards new log lines. Call a few times a second.
   void tick();

@@ -190,6 +190,9 @@ class ServiceImpl final : public Service {
       case proto::BrokerMessage::kStart:
         if (holds(message.start())) assignment_->start();
         break;
+      case proto::BrokerMessage::kHold:
+        if (holds(message.hold())) assignment_->hold(message.hold().step());
+        break;
       case proto::BrokerMessage::kStop:
         if (holds(message.stop())) {
           assignment_->stop(message.stop().reason());

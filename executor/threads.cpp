@@ -53,6 +53,14 @@ Result<DaemonLine> WorkerControl::next_line() {
   return stop_error();
 }
 
+bool WorkerControl::held(int64_t step, double wait_seconds) {
+  std::unique_lock lock(mutex_);
+  const auto goes_on = [&] { return hold_step_ != step || cause_ != StopCause::kNone; };
+  if (wait_seconds > 0) changed_.wait_for(lock, seconds(wait_seconds), goes_on);
+  moved_s_ = monotonic_seconds();  // waiting because one is told to is not being stuck
+  return hold_step_ == step;
+}
+
 StopCause WorkerControl::stop_cause() const {
   const std::lock_guard lock(mutex_);
   return cause_;
@@ -70,6 +78,11 @@ void WorkerControl::push(DaemonLine line) {
   }
   {
     const std::lock_guard lock(mutex_);
+    if (line.kind == DaemonLine::Kind::kHold) {  // holds from now on, nobody waits for it
+      hold_step_ = line.step;
+      changed_.notify_all();
+      return;
+    }
     if (lines_.size() < kMaxQueuedLines) {
       lines_.push_back(std::move(line));
       changed_.notify_all();

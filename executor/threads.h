@@ -32,6 +32,10 @@ class WorkerControl {
   // Compute thread: blocks for the next connect or start line; kCancelled once stopped.
   Result<DaemonLine> next_line();
 
+  // Compute thread: whether to wait behind a step, as said last. Blocks until that is no longer so,
+  // until stopped, or for that long.
+  bool held(int64_t step, double wait_seconds = 0);
+
   StopCause stop_cause() const;
   bool stopped() const { return stop_cause() != StopCause::kNone; }
   Error stop_error() const;  // kCancelled, with the reason
@@ -49,6 +53,7 @@ class WorkerControl {
   std::condition_variable changed_;
   std::deque<DaemonLine> lines_;
   net::Endpoint* endpoint_ = nullptr;
+  int64_t hold_step_ = 0;  // 0: none
   StopCause cause_ = StopCause::kNone;
   std::string reason_;
   bool finished_ = false;

@@ -31,6 +31,9 @@ Result<DaemonLine> parse_daemon_line(const std::string& line) {
     DaemonLine result;
     if (type == "start") {
       result.kind = DaemonLine::Kind::kStart;
+    } else if (type == "hold") {
+      result.kind = DaemonLine::Kind::kHold;
+      result.step = json.at("step").get<int64_t>();
     } else if (type == "stop") {
       result.kind = DaemonLine::Kind::kStop;
       result.reason = json.value("reason", "");
@@ -43,7 +46,7 @@ Result<DaemonLine> parse_daemon_line(const std::string& line) {
       for (const nlohmann::json& stage : stages) result.stages.push_back(address_of(stage));
     } else {
       return make_error(Code::kInvalid, fmt::format("unknown line type \"{}\"", type),
-                        "connect, start and stop are known");
+                        "connect, start, hold and stop are known");
     }
     return result;
   } catch (const std::exception& error) {

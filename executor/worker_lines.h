@@ -13,9 +13,10 @@
 namespace weft::executor {
 
 struct DaemonLine {
-  enum class Kind { kConnect, kStart, kStop };
+  enum class Kind { kConnect, kStart, kHold, kStop };
   Kind kind = Kind::kStop;
   std::vector<job::StageAddress> stages;  // of connect
+  int64_t step = 0;                       // of hold
   std::string reason;                     // of stop
 };
 

@@ -149,6 +149,19 @@ Status TrainingLoop::at_boundary() {
       boundary_at(options_.spec.spec.train, done_, options_.eval_micro_batches > 0);
   if (boundary.evaluate) WEFT_TRY_STATUS(evaluate());
   if (boundary.checkpoint) WEFT_TRY_STATUS(checkpoint());
+  return hold(boundary.checkpoint);
+}
+
+// Where the broker asks every stage to wait: none computes what another plan would compute again.
+// A link that breaks meanwhile is no failure: the shard may still reach the broker.
+Status TrainingLoop::hold(bool stored) {
+  constexpr double kLookSeconds = 1;
+  if (done_ == 0 || done_ >= options_.spec.spec.train.steps || !control_.held(done_)) return {};
+  log_info("waiting behind step {}", done_);
+  if (!stored) WEFT_TRY_STATUS(checkpoint());
+  while (control_.held(done_, kLookSeconds)) {
+    if (control_.stopped()) return control_.stop_error();
+  }
   return {};
 }
 

@@ -1,5 +1,6 @@
 // The training loop of one stage. Every stage runs the same passes at the same step boundaries
-// (training step, evaluation, checkpoint), all derived from the spec: no message coordinates them.
+// (training step, evaluation, checkpoint), all derived from the spec: no message coordinates them,
+// but for one that asks all stages to wait behind a step to come.
 // Compute thread only.
 #pragma once
 
@@ -49,6 +50,7 @@ class TrainingLoop {
   Status at_boundary();
   Status evaluate();
   Status checkpoint();
+  Status hold(bool stored);
   Status await_uploads();
   Status drive();  // the pass begun last, to its end
   void report_step(double seconds);

@@ -48,6 +48,11 @@ struct Names<Recompute> {
       {{"auto", Recompute::kAuto}, {"always", Recompute::kAlways}, {"never", Recompute::kNever}}};
 };
 template <>
+struct Names<Replan> {
+  static constexpr std::array<std::pair<std::string_view, Replan>, 2> kAll = {
+      {{"auto", Replan::kAuto}, {"never", Replan::kNever}}};
+};
+template <>
 struct Names<LossSource> {
   static constexpr std::array<std::pair<std::string_view, LossSource>, 3> kAll = {
       {{"graph", LossSource::kGraph},

@@ -17,6 +17,8 @@ enum class Optimizer { kSgd, kAdam, kAdamW };
 enum class LrSchedule { kConstant, kCosine, kLinear };
 enum class Precision { kFp32, kBf16, kFp16, kFp64 };
 enum class PipelineSchedule { kAuto, kGPipe, k1F1B, kZbH1 };
+// Whether a running job may move to another plan.
+enum class Replan { kAuto, kNever };
 enum class LossSource { kGraph, kCrossEntropy, kMse };
 
 // One column of the data bound to one graph input.
@@ -93,6 +95,7 @@ struct PipelineSpec {
   PipelineSchedule schedule = PipelineSchedule::kAuto;
   int32_t gap = 0;  // 0: auto
   Recompute recompute = Recompute::kAuto;
+  Replan replan = Replan::kAuto;
 };
 
 struct JobSpec {

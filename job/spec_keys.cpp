@@ -310,6 +310,11 @@ std::vector<Key<JobSpec>> make_job_keys() {
           "again before its backward: less memory, more computing, the same numbers; `auto` where "
           "a stage would not fit otherwise, or the step is predicted faster",
           WEFT_FIELD(pipeline.recompute)),
+      choice_key<Replan, S>("pipeline.replan",
+                            "`auto`: where steps take longer than they should or better peers "
+                            "are idle, the job moves to another plan if that pays "
+                            "(docs/planning.md); `never`: it keeps its plan",
+                            WEFT_FIELD(pipeline.replan)),
   };
 }
 

@@ -66,6 +66,8 @@ Result<WorkerSpec> worker_spec_from_json(const nlohmann::json& json);
 // ---- lines from the daemon -------------------------------------------------------------------
 // {"type":"connect","stages":[StageAddress...]}   addresses are known: dial
 // {"type":"start"}                                begin training
+// {"type":"hold","step":N}                        write a shard behind step N and wait there; 0, or
+//                                                 another step: go on
 // {"type":"stop","reason":"..."}                  finish nothing more, exit 0
 //
 // ---- lines from the worker -------------------------------------------------------------------

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "broker/coordinator/replan_inputs.h"
+
 namespace weft::simulate {
 
 using broker::Event;
@@ -24,6 +26,12 @@ Engine::Engine(const Scenario& scenario, const std::vector<JobModel>& models,
   coordinator_.gone_ms = static_cast<int64_t>(1e3 * broker.gone_s);
   coordinator_.plan = [this](const broker::Job& job, const std::vector<const broker::Peer*>& idle) {
     return plan(job, idle);
+  };
+  coordinator_.replan = [this](const broker::Job& job,
+                               const std::vector<const broker::Peer*>& peers,
+                               double unproven) { return replan(job, peers, unproven); };
+  coordinator_.speeds = [this](const std::vector<const broker::Peer*>& peers) {
+    return broker::promised_speeds(peers, world_.known());
   };
   queue_.on_stage = [this](VirtualQueue::Stage at) {
     const auto& run = runs_[static_cast<size_t>(at.run)];
@@ -78,6 +86,10 @@ void Engine::tick() {
 bool Engine::nothing_can_change() const {
   constexpr double kLong_s = 300;
   if (!scenario_.churn.empty() || queue_.now() - changed_s_ < kLong_s) return false;
+  for (const SlowdownSpec& slow : scenario_.slowdowns) {
+    const double last_s = slow.at_s + slow.every_s * static_cast<double>(slow.times - 1);
+    if (queue_.now() < last_s + slow.for_s + kLong_s) return false;
+  }
   for (const PartitionSpec& cut : scenario_.partitions) {
     if (queue_.now() < cut.at_s + cut.for_s + kLong_s) return false;
   }
@@ -106,6 +118,7 @@ Result<Outcome> Engine::run() {
   tick();
   submit_jobs();
   start_partitions();
+  start_slowdowns();
   while (unended_ > 0 && !stuck_ && queue_.step(scenario_.most_s)) {
   }
   outcome_.all_ended = unended_ == 0;
@@ -131,6 +144,7 @@ Outcome Engine::finish() {
     held += owned_.at(id).held_s;
     busy += owned_.at(id).busy_s;
     outcome_.steps_lost += job.computed - job.steps;
+    outcome_.migrations += job.migrations;
     record("outcome", id,
            fmt::format("{} {} {} {} {}", job.phase, job.steps, job.computed, job.step_s, job.busy));
   }
@@ -173,6 +187,18 @@ void Engine::act(const broker::SendStop& effect) {
       end_work(peer, broker::StagePhase::kStopped);
     }
   });
+}
+
+void Engine::act(const broker::SendHold& effect) {
+  const int32_t peer = world_.index_of(effect.peer);
+  tell_peer(peer, [this, peer, effect] { hold(peer, effect); });
+}
+
+void Engine::act(const broker::Decided& effect) {
+  // What changes nothing is told, but makes no history.
+  if (effect.decision == "keep" && options_.on_event) {
+    options_.on_event(queue_.now(), owned_.at(effect.job).outcome.name, "keep", effect.reason);
+  }
 }
 
 void Engine::act(const broker::EmitEvent& effect) {

@@ -34,6 +34,7 @@ class Engine {
     int32_t run = -1;             // slot, once it computes
     double state_bytes = 0;       // of its stage: weights and the optimizer's
     std::deque<int64_t> uploads;  // steps to be stored, the first under way
+    int64_t hold_step = 0;        // behind which it waits
     bool last_step_done = false;
   };
   struct Daemon {
@@ -64,6 +65,7 @@ class Engine {
     std::unique_ptr<JobPlay> play;
     double started_s = -1, last_step_s = -1;
     std::vector<double> stage_started_s;
+    std::vector<double> busy_before_s;  // by stage, when its last step ended
     std::vector<float> step_seconds;
     double predicted_s = 0;
     int32_t computing = 0;  // stages that have started and are not over
@@ -95,7 +97,9 @@ class Engine {
   void act(const broker::SendConnect& effect);
   void act(const broker::SendStart& effect);
   void act(const broker::SendStop& effect);
+  void act(const broker::SendHold& effect);
   void act(const broker::EmitEvent& effect);
+  void act(const broker::Decided& effect);
   template <typename Other>
   void act(const Other&) {}
 
@@ -109,6 +113,7 @@ class Engine {
   void prepare(int32_t peer, const broker::SendPrepare& effect);
   void connect(int32_t peer, const broker::SendConnect& effect);
   void start(int32_t peer, const broker::SendStart& effect);
+  void hold(int32_t peer, const broker::SendHold& effect);
   void end_work(int32_t peer, broker::StagePhase phase, const broker::Failure& failure = {});
   void update(int32_t peer, const Work& work, const broker::Failure& failure = {});
   // idle_s: since the worker's compute moved.
@@ -128,6 +133,8 @@ class Engine {
   void submit_jobs();
   void submit(const std::string& id);
   Result<job::Plan> plan(const broker::Job& job, const std::vector<const broker::Peer*>& idle);
+  Result<broker::Replanned> replan(const broker::Job& job,
+                                   const std::vector<const broker::Peer*>& peers, double unproven);
   int32_t run_of(const std::string& job, uint32_t epoch);
   void stepped(int32_t run, int32_t stage, int64_t step);
   void stage_over(int32_t run, int32_t stage);
@@ -143,6 +150,8 @@ class Engine {
   void arrive(int32_t peer);
   void start_partitions();
   void cut_off(const PartitionSpec& cut);
+  void start_slowdowns();
+  void slow_down(const SlowdownSpec& slowdown, double share);
 
   static constexpr size_t kBeats = 20;  // groups of peers that say they live at the same time
 

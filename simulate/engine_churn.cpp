@@ -112,6 +112,32 @@ void Engine::start_partitions() {
   }
 }
 
+void Engine::start_slowdowns() {
+  for (const SlowdownSpec& slow : scenario_.slowdowns) {
+    for (int64_t i = 0; i < slow.times; ++i) {
+      const double at_s = slow.at_s + slow.every_s * static_cast<double>(i);
+      queue_.at(at_s, [this, &slow] { slow_down(slow, slow.to_share); });
+      if (slow.for_s > 0) queue_.at(at_s + slow.for_s, [this, &slow] { slow_down(slow, 1); });
+    }
+  }
+}
+
+void Engine::slow_down(const SlowdownSpec& slow, double share) {
+  if (slow.peers.empty()) {
+    world_.set_way_share(slow.from, slow.to, share);
+    record("slowdown", "", fmt::format("{} and {}: {} of their rate", slow.from, slow.to, share));
+    return;
+  }
+  for (size_t i = 0; i < daemons_.size(); ++i) {
+    const auto peer = static_cast<int32_t>(i);
+    const SimPeer& known = world_.peer(peer);
+    const auto group = static_cast<size_t>(known.group);
+    if (known.name != slow.peers && scenario_.peers[group].name != slow.peers) continue;
+    world_.set_speed_share(peer, share);
+  }
+  record("slowdown", "", fmt::format("{}: {} of the speed", slow.peers, share));
+}
+
 // Stages on both sides hear nothing of each other; when their time is up, they fail. Cuts of a site
 // that follow each other are one.
 void Engine::cut_off(const PartitionSpec& cut) {

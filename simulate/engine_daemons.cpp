@@ -45,8 +45,7 @@ void Engine::hello(int32_t peer) {
   const SimPeer& known = world_.peer(peer);
   broker::PeerHello hello{known.id, daemon(peer).session, {}, {}};
   hello.capabilities.cores = known.device.cores;
-  hello.capabilities.device = "cuda";
-  hello.capabilities.device_memory_bytes = known.device.memory_bytes;
+  hello.capabilities.device = "cpu";  // its workers tell how long they compute
   hello.capabilities.memory_bytes = known.device.memory_bytes;
   if (const auto& work = daemon(peer).work; work && !over(*work)) {
     hello.assignments.push_back(reported(work->job, work->epoch, work->stage, work->phase));
@@ -182,6 +181,17 @@ void Engine::start(int32_t peer, const broker::SendStart& effect) {
   run.stage_started_s[static_cast<size_t>(effect.stage)] = now;
   ++run.computing;
   run.play->start(effect.stage);
+}
+
+// A stage that is past the step takes no notice; one that waits goes on when told another.
+void Engine::hold(int32_t peer, const broker::SendHold& effect) {
+  Work* work = held(peer, effect.job, effect.epoch);
+  if (work == nullptr || work->run < 0) return;
+  const auto& run = runs_[static_cast<size_t>(work->run)];
+  const int64_t waits_behind = work->hold_step;
+  work->hold_step = effect.step;
+  if (!run || run->play->alive(work->stage) || waits_behind == 0) return;
+  run->play->start(work->stage, waits_behind);
 }
 
 void Engine::end_work(int32_t peer, StagePhase phase, const broker::Failure& failure) {

@@ -5,6 +5,7 @@
 
 #include "base/statistics.h"
 #include "broker/coordinator/planner_inputs.h"
+#include "broker/coordinator/replan_inputs.h"
 #include "simulate/engine.h"
 
 namespace weft::simulate {
@@ -37,7 +38,8 @@ void Engine::submit(const std::string& id) {
   changed_s_ = queue_.now();
   const job::JobSpec& spec = models_[owned.model].spec;
   feed(broker::SubmitJob{id, owned.outcome.name, spec.train.steps, spec.pipeline.stages,
-                         spec.train.checkpoint_keep});
+                         spec.train.checkpoint_keep, spec.train.checkpoint_every,
+                         spec.pipeline.replan == job::Replan::kAuto});
 }
 
 Result<job::Plan> Engine::plan(const broker::Job& job,
@@ -50,6 +52,18 @@ Result<job::Plan> Engine::plan(const broker::Job& job,
   ++outcome_.plans;
   if (!plan.ok()) ++outcome_.plans_refused;
   return plan;
+}
+
+Result<broker::Replanned> Engine::replan(const broker::Job& job,
+                                         const std::vector<const broker::Peer*>& peers,
+                                         double unproven) {
+  const double began = options_.seconds ? options_.seconds() : 0;
+  const JobModel& model = models_[owned_.at(job.id).model];
+  auto replanned = broker::replan_over(model.graph, model.spec, job, peers, world_.known(),
+                                       broker::PlannerOptions{}.memory_share, unproven);
+  if (options_.seconds) outcome_.planning_s += options_.seconds() - began;
+  ++outcome_.replans;
+  return replanned;
 }
 
 // The deployment of a job's epoch, made when its first stage connects; -1: it is over.
@@ -82,6 +96,7 @@ int32_t Engine::run_of(const std::string& id, uint32_t epoch) {
   run->job = id;
   run->epoch = epoch;
   run->stage_started_s.assign(play.peers.size(), -1);
+  run->busy_before_s.assign(play.peers.size(), 0);
   run->predicted_s = job.plan->step_s;
   run->play = std::make_unique<JobPlay>(std::move(play), slot, world_, queue_);
   run->play->on_step = [this, slot](int32_t stage, int64_t step) { stepped(slot, stage, step); };
@@ -114,6 +129,9 @@ void Engine::stepped(int32_t slot, int32_t stage, int64_t step) {
                              {},
                              {},
                              0};
+  double& busy_before_s = run.busy_before_s[static_cast<size_t>(stage)];
+  report.compute_s = run.play->busy_s(stage) - busy_before_s;
+  busy_before_s += report.compute_s;
   if (stage == 0) {
     // The first stage is the last to finish a step; the first step fills the pipeline.
     Owned& owned = owned_.at(run.job);
@@ -129,7 +147,9 @@ void Engine::stepped(int32_t slot, int32_t stage, int64_t step) {
   tell_broker(peer, std::move(report));
   const int64_t every = models_[owned_.at(run.job).model].spec.train.checkpoint_every;
   if (step == last) work->last_step_done = true;
-  if (step == last || (every > 0 && step % every == 0)) upload(peer, step);
+  const bool holds = step < last && work->hold_step == step;
+  if (step == last || holds || (every > 0 && step % every == 0)) upload(peer, step);
+  if (holds) run.play->stop(stage);
 }
 
 void Engine::stage_over(int32_t slot, int32_t stage) {
@@ -163,6 +183,7 @@ void Engine::phase_changed(const std::string& id) {
   const JobPhase before = owned.phase;
   changed_s_ = queue_.now();
   owned.phase = job.phase;
+  if (before == JobPhase::kRunning && job.phase == JobPhase::kQueued) ++owned.outcome.migrations;
   if (!broker::ended(job.phase) || broker::ended(before)) return;
   if (const auto known = run_slots_.find({id, job.epoch});
       known != run_slots_.end() && runs_[static_cast<size_t>(known->second)]) {

@@ -23,9 +23,9 @@ JobPlay::JobPlay(PlayPlan plan, int32_t slot, World& world, VirtualQueue& queue)
   for (const auto& [from, to] : pairs) neighbours_[static_cast<size_t>(from)].push_back(to);
 }
 
-void JobPlay::start(int32_t stage) {
-  draw(stage, plan_.first_step);
-  play_.start(stage, plan_.first_step, plan_.steps, queue_.now());
+void JobPlay::start(int32_t stage, int64_t done) {
+  draw(stage, done);
+  play_.start(stage, done, plan_.steps, queue_.now());
 }
 
 void JobPlay::draw(int32_t stage, int64_t step) {
@@ -44,7 +44,7 @@ double JobPlay::send(int32_t stage, const Op& op, int64_t step, double now) {
 
 double JobPlay::compute(int32_t stage, const Op& op, int64_t step, double now) {
   const auto at = static_cast<size_t>(stage);
-  const double seconds = op.seconds * factor_[at];
+  const double seconds = op.seconds * factor_[at] / world_.speed_share(plan_.peers[at]);
   busy_s_[at] += seconds;
   busy_until_s_[at] = now + seconds;
   if (on_span) on_span({stage, -1, op.action, step, op.micro_batch, now, now + seconds});

@@ -42,7 +42,9 @@ class JobPlay final : private broker::SchedulePlay::Host {
   std::function<void(int32_t stage, int64_t step)> on_step;
   std::function<void(const PlaySpan&)> on_span;  // empty: nobody looks
 
-  void start(int32_t stage);
+  void start(int32_t stage) { start(stage, plan_.first_step); }
+  // Steps after that one; of a stage that was stopped behind it, too.
+  void start(int32_t stage, int64_t done);
   void stop(int32_t stage) { play_.stop(stage); }
   // Goes on until it computes or waits; called by the queue.
   void advance(int32_t stage) { play_.advance(stage, queue_.now()); }

@@ -16,6 +16,7 @@ struct JobOutcome {
   int64_t wanted = 0;
   int64_t computed = 0;     // with those that were lost and done again
   int32_t deployments = 0;  // that began to compute
+  int32_t migrations = 0;   // to another plan, none a failure
   int32_t failures = 0;     // each with a resume behind it, but for a last one
   double submitted_s = 0, started_s = -1, ended_s = -1;  // -1: never
   double predicted_step_s = 0;                           // of the last plan
@@ -32,6 +33,7 @@ struct Outcome {
   int64_t peers = 0, most_peers_at_once = 0;
   int64_t departures = 0, farewells = 0, returns = 0;  // farewells: departures that said goodbye
   int64_t plans = 0, plans_refused = 0;
+  int64_t replans = 0, migrations = 0;  // plans made anew for running jobs; those they moved to
   int64_t recoveries = 0, steps_lost = 0;
   double utilization = 0;  // of all peers that held a stage, while they held it
   double bytes_sent = 0, bytes_between_sites = 0;

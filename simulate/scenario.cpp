@@ -36,6 +36,7 @@ class ScenarioReader {
       scenario_.partitions.push_back(
           {t.text("site"), t.number("at_s", 0, 0, kYear), t.number("for_s", 0, 0, kYear)});
     }));
+    WEFT_TRY_STATUS(each(top, "slowdown", [&](TomlTable& t) { read_slowdown(t); }));
     WEFT_TRY_STATUS(top.status(kHelp));
     WEFT_TRY_STATUS(check());
     return std::move(scenario_);
@@ -116,6 +117,7 @@ class ScenarioReader {
     job.checkpoint_every = t.integer("checkpoint_every");
     job.schedule = t.text("schedule");
     job.precision = t.text("precision");
+    job.replan = t.text("replan");
     job.submit_s = t.number("submit_s", job.submit_s, 0, kYear);
     job.every_s = t.number("every_s", 0, 0, kYear);
     if (const toml::table* inner = t.table("transformer")) {
@@ -151,6 +153,24 @@ class ScenarioReader {
     churn.leave_share = t.number("leave_share", 0, 0, 1);
     churn.trace = t.text("trace");
     scenario_.churn.push_back(std::move(churn));
+  }
+
+  void read_slowdown(TomlTable& t) {
+    SlowdownSpec slow;
+    slow.peers = t.text("peers");
+    slow.from = t.text("from");
+    slow.to = t.text("to");
+    slow.to_share = t.number("share", slow.to_share, 1e-4, 1);
+    slow.at_s = t.number("at_s", 0, 0, kYear);
+    slow.for_s = t.number("for_s", 0, 0, kYear);
+    slow.every_s = t.number("every_s", 0, 0, kYear);
+    slow.times = t.integer("times", 1, 1, 1000000);
+    if (slow.peers.empty() == (slow.from.empty() || slow.to.empty())) {
+      t.refuse("it needs either peers, or from and to");
+    } else if (slow.times > 1 && !(slow.for_s > 0 && slow.every_s > slow.for_s)) {
+      t.refuse("several times need a for_s, and an every_s that is longer");
+    }
+    scenario_.slowdowns.push_back(std::move(slow));
   }
 
   Error wrong(const std::string& message, const std::string& next) const {
@@ -225,6 +245,13 @@ class ScenarioReader {
                      "give every [[peers]] of a site a name of its own");
       }
     }
+    for (const SlowdownSpec& slow : scenario_.slowdowns) {
+      const bool group = std::any_of(scenario_.peers.begin(), scenario_.peers.end(),
+                                     [&](const PeerGroup& g) { return g.name == slow.peers; });
+      if (slow.peers.empty() || group || peers.contains(slow.peers)) continue;
+      return wrong(fmt::format("{}: a slowdown names the peers \"{}\"", source_, slow.peers),
+                   "name a group of [[peers]], or one of them as GROUP-NUMBER@SITE");
+    }
     for (const JobGroup& job : scenario_.jobs) {
       for (int32_t i = 0; i < job.count; ++i) {
         if (jobs.insert(job_name(job, i)).second) continue;
@@ -233,6 +260,19 @@ class ScenarioReader {
       }
     }
     return {};
+  }
+
+  // Of one flow between peers of two sites; 0: no limit.
+  double rate_between(const std::string& from, const std::string& to) const {
+    for (const SiteSpec& site : scenario_.sites) {
+      if (from == to && site.name == from) return site.bandwidth_mbit_s;
+    }
+    for (const SiteLink& link : scenario_.links) {
+      if ((link.from == from && link.to == to) || (link.from == to && link.to == from)) {
+        return link.bandwidth_mbit_s;
+      }
+    }
+    return scenario_.other_links ? scenario_.other_links->bandwidth_mbit_s : 0;
   }
 
   Status check_sites() {
@@ -268,6 +308,16 @@ class ScenarioReader {
     for (const PeerGroup& group : scenario_.peers) WEFT_TRY_STATUS(known(group.site, group.name));
     for (const PartitionSpec& cut : scenario_.partitions) {
       WEFT_TRY_STATUS(known(cut.site, "a partition"));
+    }
+    for (const SlowdownSpec& slow : scenario_.slowdowns) {
+      if (!slow.peers.empty()) continue;
+      WEFT_TRY_STATUS(known(slow.from, "a slowdown"));
+      WEFT_TRY_STATUS(known(slow.to, "a slowdown"));
+      if (rate_between(slow.from, slow.to) > 0) continue;
+      return wrong(fmt::format("{}: a slowdown is of the way between {} and {}, which has no "
+                               "bandwidth_mbit_s",
+                               source_, slow.from, slow.to),
+                   "say what one flow reaches there: only that can become less");
     }
     std::set<std::pair<std::string, std::string>> linked;
     for (const SiteLink& link : scenario_.links) {

@@ -45,13 +45,13 @@ struct TransformerSpec {
 struct JobGroup {
   std::string name;
   int32_t count = 1;
-  std::string file;                  // a job file; empty: the transformer
-  TransformerSpec transformer;       // without a file
-  int32_t stages = 0;                // 0: auto
-  int64_t steps = 0;                 // 0: what the job file says
-  int64_t batch = 0;                 // samples a step; 0: what the job file says
-  int64_t checkpoint_every = 0;      // steps; 0: only at the end
-  std::string schedule, precision;   // names of job files; empty: what the job file says
+  std::string file;                         // a job file; empty: the transformer
+  TransformerSpec transformer;              // without a file
+  int32_t stages = 0;                       // 0: auto
+  int64_t steps = 0;                        // 0: what the job file says
+  int64_t batch = 0;                        // samples a step; 0: what the job file says
+  int64_t checkpoint_every = 0;             // steps; 0: only at the end
+  std::string schedule, precision, replan;  // names of job files; empty: what the job file says
   double submit_s = 5, every_s = 0;  // the first, when peers have joined; the time between two
 };
 
@@ -67,6 +67,16 @@ struct ChurnSpec {
 struct PartitionSpec {
   std::string site;
   double at_s = 0, for_s = 0;
+};
+
+// Peers that compute, or a way between two sites that carries, only a share of what it did.
+struct SlowdownSpec {
+  std::string peers;     // one by name, or a group; empty: a way
+  std::string from, to;  // sites, both directions
+  double to_share = 0.1;
+  double at_s = 0, for_s = 0;  // for_s 0: for ever
+  double every_s = 0;          // again and again, each time for for_s
+  int64_t times = 1;
 };
 
 struct BrokerSpec {
@@ -91,6 +101,7 @@ struct Scenario {
   std::vector<JobGroup> jobs;
   std::vector<ChurnSpec> churn;
   std::vector<PartitionSpec> partitions;
+  std::vector<SlowdownSpec> slowdowns;
 };
 
 // How the peers and jobs of a group are called: "fibre-3@berlin", "small-7".

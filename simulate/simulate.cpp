@@ -57,6 +57,9 @@ Result<JobModel> model_of(const JobGroup& job, const JobModel* loaded) {
   if (!job.precision.empty()) {
     WEFT_TRY(spec.train.precision, named<job::Precision>(job, "precision", job.precision));
   }
+  if (!job.replan.empty()) {
+    WEFT_TRY(spec.pipeline.replan, named<job::Replan>(job, "replan", job.replan));
+  }
   // Wrong batches are told before anything runs.
   WEFT_TRY(const int32_t micro_batches, broker::micro_batches_of(model.graph, spec));
   (void)micro_batches;

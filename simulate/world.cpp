@@ -73,6 +73,7 @@ void World::add_sites(const Scenario& scenario) {
     const int32_t a = index.at(link.from), b = index.at(link.to);
     at(a, b) = at(b, a) = way;
   }
+  way_share_.assign(ways_.size(), 1.0);
   broker_site_ = index.at(scenario.broker.site);
   broker_up_ = add_line(broker::seconds_per_byte_at(scenario.broker.up_mbit_s));
   broker_down_ = add_line(broker::seconds_per_byte_at(scenario.broker.down_mbit_s));
@@ -101,6 +102,7 @@ void World::add_peers(const Scenario& scenario) {
       peer.device.memory_gbyte_s *= factor;
       peer_up_.push_back(add_line(broker::seconds_per_byte_at(group.up_mbit_s)));
       peer_down_.push_back(add_line(broker::seconds_per_byte_at(group.down_mbit_s)));
+      speed_share_.push_back(1.0);
       index_[peer.id] = number;
       peers_.push_back(std::move(peer));
     }
@@ -142,6 +144,7 @@ void World::add_known(const Scenario& scenario) {
       known_.links.push_back({site_group(site_names_[a]), site_group(site_names_[b]),
                               1e3 * way.latency_s,
                               mbit_s * error(sigma, kKnownRates, a * sites() + b)});
+      known_mbit_s_.push_back(known_.links.back().bandwidth_mbit_s);
     }
   }
 }
@@ -171,6 +174,7 @@ void World::own_way(SimRoute& route, const Way& between, int32_t from, int32_t t
   const auto [found, added] = pair_lines_.try_emplace({from, to}, 0);
   if (added) found->second = add_line(between.seconds_per_byte);
   leave(route, found->second);
+  route.hops.back().between = true;
 }
 
 SimRoute World::from_broker(int32_t to) {
@@ -206,20 +210,37 @@ World::Sent World::send(const SimRoute& route, double bytes, double now) {
     bytes += lost * kPacketBytes;
     if (lost > 0) latency_s += 2 * route.latency_s;
   }
+  const double way_slower = 1 / way_share_[static_cast<size_t>(route.from_site) * sites() +
+                                           static_cast<size_t>(route.to_site)];
+  const auto seconds = [&](const SimRoute::Hop& hop) {
+    return bytes * hop.seconds_per_byte * (hop.between ? way_slower : 1);
+  };
   const double start = cuts_.empty() ? now : reachable_at(route.from_site, route.to_site, now);
   // A message that waits for a cut to end takes no line from others until then.
   if (start > now) {
     double slowest = 0;
-    for (const SimRoute::Hop& hop : route.hops) slowest = std::max(slowest, hop.seconds_per_byte);
-    return {start + bytes * slowest, start + bytes * slowest + latency_s};
+    for (const SimRoute::Hop& hop : route.hops) slowest = std::max(slowest, seconds(hop));
+    return {start + slowest, start + slowest + latency_s};
   }
   double passed = start;
   for (const SimRoute::Hop& hop : route.hops) {
     double& free_at = free_at_[static_cast<size_t>(hop.line)];
-    free_at = std::max(free_at, start) + bytes * hop.seconds_per_byte;
+    free_at = std::max(free_at, start) + seconds(hop);
     passed = std::max(passed, free_at);
   }
   return {passed, passed + latency_s};
+}
+
+void World::set_way_share(const std::string& from_site, const std::string& to_site, double share) {
+  const auto index = [&](const std::string& name) {
+    return static_cast<size_t>(std::find(site_names_.begin(), site_names_.end(), name) -
+                               site_names_.begin());
+  };
+  const size_t a = index(from_site), b = index(to_site);
+  for (const size_t at : {a * sites() + b, b * sites() + a}) {
+    way_share_[at] = share;
+    known_.links[at].bandwidth_mbit_s = known_mbit_s_[at] * share;
+  }
 }
 
 double World::latency_to_broker(int32_t index) const {

@@ -28,6 +28,7 @@ struct SimRoute {
   struct Hop {
     int32_t line = 0;
     double seconds_per_byte = 0;
+    bool between = false;  // the way between the two, not a line of one of them
   };
   std::vector<Hop> hops;
 };
@@ -68,6 +69,15 @@ class World {
     return !cuts_.empty() && reachable_at(site, broker_site_, now) > now;
   }
 
+  // The share of its speed with which a peer computes now.
+  double speed_share(int32_t peer) const { return speed_share_[static_cast<size_t>(peer)]; }
+  void set_speed_share(int32_t peer, double share) {
+    speed_share_[static_cast<size_t>(peer)] = share;
+  }
+  // The ways between the peers of two sites carry a share of what they did from now on, and the
+  // planner is told, as brokers measure links. What speeds changed it must find out.
+  void set_way_share(const std::string& from_site, const std::string& to_site, double share);
+
   double bytes_sent() const { return bytes_; }
   double bytes_between_sites() const { return far_bytes_; }
 
@@ -88,7 +98,9 @@ class World {
 
   uint64_t seed_ = 0;
   std::vector<std::string> site_names_;
-  std::vector<Way> ways_;  // [from * sites + to]
+  std::vector<Way> ways_;                         // [from * sites + to]
+  std::vector<double> way_share_, known_mbit_s_;  // the same order
+  std::vector<double> speed_share_;               // by peer
   std::vector<SimPeer> peers_;
   std::map<std::string, int32_t> index_;
   // Lines: -1 where there is no limit.

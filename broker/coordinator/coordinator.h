@@ -87,6 +87,8 @@ struct SubmitJob {
   int64_t steps = 0;
   int32_t stages = 0;
   int64_t checkpoint_keep = 2;
+  int64_t checkpoint_every = 0;
+  bool replan = true;
 };
 struct CancelJob {
   std::string job, reason;
@@ -140,6 +142,12 @@ struct SendStop {
   int32_t stage = 0;
   std::string reason;
 };
+struct SendHold {  // wait behind a step, its shard stored; step 0: go on
+  std::string peer, job;
+  uint32_t epoch = 0;
+  int32_t stage = 0;
+  int64_t step = 0;
+};
 struct SendDrain {
   std::string peer, reason;
 };
@@ -188,15 +196,23 @@ struct Revoke {  // its keys end; the set of revoked peers changed
 };
 
 using Effect =
-    std::variant<SendWelcome, SendPrepare, SendConnect, SendStart, SendStop, SendDrain, SendRemoved,
-                 PersistPeer, ErasePeer, PersistJob, EraseJob, EmitEvent, Decided, SaveCheckpoint,
-                 CommitCheckpoint, DropCheckpoint, TruncateMetrics, Revoke>;
+    std::variant<SendWelcome, SendPrepare, SendConnect, SendStart, SendStop, SendHold, SendDrain,
+                 SendRemoved, PersistPeer, ErasePeer, PersistJob, EraseJob, EmitEvent, Decided,
+                 SaveCheckpoint, CommitCheckpoint, DropCheckpoint, TruncateMetrics, Revoke>;
 
 // ---- the function ------------------------------------------------------------------------------
 // Makes a plan for a job over the idle peers; pure. kUnavailable: the job keeps waiting with the
 // error as its reason; any other error fails it.
 using PlanFunction =
     std::function<Result<job::Plan>(const Job&, const std::vector<const Peer*>& idle)>;
+
+// The same for a running job, over its own peers and idle ones, with what a move would carry.
+// Steps on peers that no run has taught anything of are taken to last unproven times as long as
+// predicted.
+using ReplanFunction = std::function<Result<Replanned>(
+    const Job&, const std::vector<const Peer*>& peers, double unproven)>;
+// What the planner takes the peers' speeds for, GFLOP/s; 0: unknown.
+using SpeedsFunction = std::function<std::vector<double>(const std::vector<const Peer*>&)>;
 
 struct CoordinatorOptions {
   int64_t suspect_ms = 5000;  // without a heartbeat
@@ -223,7 +239,20 @@ struct CoordinatorOptions {
   // come one by one cost few plans.
   int64_t retry_ms = 1000;
   int64_t retry_most_ms = 16000;
+  // Running jobs are looked over that often, and one of them at most is planned anew: planning may
+  // take half a second of the broker's thread. A job waits look_ms after it started, the pause
+  // doubles up to the longest while nothing comes of it, and with every migration.
+  int64_t glance_ms = 10000;
+  int64_t look_ms = 30000;
+  int64_t look_most_ms = 3600000;
+  int64_t believe_slow_ms = 600000;  // the first time, of a peer without work
+  int64_t believe_slow_most_ms = 86400000;
+  int64_t hold_ms = 120000;       // stages may take to store their shards, beside what that takes
+  int64_t hold_lead_ms = 3000;    // before the step behind which they wait
+  double migration_start_s = 10;  // stopping workers, starting and linking others
   PlanFunction plan;
+  ReplanFunction replan;  // empty: plans are kept
+  SpeedsFunction speeds;
 };
 
 // Whether a command can be obeyed now; commands that cannot are ignored by apply.

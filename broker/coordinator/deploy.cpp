@@ -8,18 +8,18 @@
 namespace weft::broker {
 namespace {
 
-bool usable(const Peer& peer) {
-  const bool introduced = peer.hello_session != 0 || peer.capabilities.cores != 0;
-  return peer.phase == PeerPhase::kIdle && introduced && !peer.assignment && !peer.leftover &&
-         !peer.drain_requested;
-}
-
 // A broken link is seen by its neighbours at once, its cause (a dead peer) only later.
 bool link_failure(const Failure& failure) {
   return failure.code == "unavailable" || failure.code == "timeout";
 }
 
 }  // namespace
+
+bool usable(const Peer& peer) {
+  const bool introduced = peer.hello_session != 0 || peer.capabilities.cores != 0;
+  return peer.phase == PeerPhase::kIdle && introduced && !peer.assignment && !peer.leftover &&
+         !peer.drain_requested;
+}
 
 // "auto" takes the peers there are, so it waits while peers are about to become idle.
 bool Machine::must_settle(const Job& job, bool any_idle) const {
@@ -46,17 +46,23 @@ void Machine::wait(Job& job, const std::string& reason) {
 
 void Machine::schedule() {
   std::vector<Job*> queued;
+  std::set<std::string> reserved;
   for (auto& [id, entry] : state_.jobs) {
     if (entry.phase == JobPhase::kQueued) queued.push_back(&entry);
+    reserve(entry, reserved);
   }
   std::sort(queued.begin(), queued.end(), [](const Job* a, const Job* b) {
     return std::tie(a->created_ms, a->id) < std::tie(b->created_ms, b->id);
   });
   for (Job* entry : queued) {
+    if (entry->migration) {
+      if (deploy_planned(*entry)) continue;
+      if (entry->migration) continue;  // its peers are not free yet
+    }
     if (entry->tried_version == state_.idle_version || now_ms_ < entry->retry_ms) continue;
     std::vector<const Peer*> idle;
     for (const auto& [id, candidate] : state_.peers) {
-      if (usable(candidate)) idle.push_back(&candidate);
+      if (usable(candidate) && !reserved.contains(id)) idle.push_back(&candidate);
     }
     if (must_settle(*entry, !idle.empty())) continue;
     entry->tried_version = state_.idle_version;
@@ -71,7 +77,9 @@ void Machine::schedule() {
     if (plan.ok()) {
       const Status sound = check_plan(*entry, plan.value());
       if (sound.ok()) {
+        entry->planned_factors = planned_factors(plan.value());
         deploy(*entry, std::move(plan).value());
+        note_spares(*entry, *entry->plan, idle);
       } else {
         fail(*entry, Failure{"internal", sound.error().message, "", -1, ""});
       }
@@ -209,6 +217,10 @@ void Machine::advance_deployment(Job& job) {
   }
   if (job.connecting && all(StagePhase::kReady)) {
     job.progress_ms = job.report_ms = now_ms_;
+    job.drift.begin(job.stages.size(), job.resume_step, job.checkpoint_every);
+    job.look_pause_ms = first_pause_ms(job, options_);
+    job.look_ms = now_ms_ + job.look_pause_ms;
+    job.migration.reset();
     if (job.started_ms == 0) job.started_ms = now_ms_;
     set_phase(job, JobPhase::kRunning, "every stage is ready");
     for (size_t i = 0; i < job.stages.size(); ++i) {
@@ -283,6 +295,10 @@ void Machine::fail(Job& job, const Failure& failure) {
     finish(job);
     return;
   }
+  if (job.phase == JobPhase::kDeploying && job.migration) {
+    fall_back(job, reason);
+    return;
+  }
   if (deployed) reason += "; " + checkpoint_text(job);
   std::string next = failure.next;
   if (next.empty() && deployed) next = fmt::format("weft job resume {}", job.id);
@@ -297,6 +313,7 @@ void Machine::end(Job& job, JobPhase to, std::string reason, std::string next) {
   job.ended_ms = now_ms_;
   job.verdict_ms = job.finish_deadline_ms = 0;
   job.failures.clear();
+  job.migration.reset();
   stop_all(job, fmt::format("job {}: {}", phase_name(to), job.reason));
 }
 
@@ -352,6 +369,9 @@ void Machine::tick_job(Job& job) {
             fmt::format("; not every worker answered within {} s", options_.stop_ms / 1000),
         "");
   } else if (job.phase == JobPhase::kRunning) {
+    if (job.migration && now_ms_ >= job.migration->deadline_ms) {
+      release_hold(job, "the checkpoint was not complete in time");
+    }
     check_stall(job);
   }
 }

@@ -83,6 +83,7 @@ void Machine::on(const StageReport& event) {
   }
   owner.step = std::max(owner.step, event.step);
   learn_speed(owner, event);
+  owner.drift.add(static_cast<size_t>(event.stage), event.step, event.seconds, event.compute_s);
   if (event.loss) {
     owner.loss = event.loss;
     if (!owner.first_loss) owner.first_loss = event.loss;
@@ -122,6 +123,7 @@ void Machine::on(const ShardStored& event) {
   }
   commit(owner, entry);
   maybe_finished(owner);
+  maybe_move(owner, event.step);
 }
 
 void Machine::commit(Job& owner, Checkpoint& entry) {
@@ -163,6 +165,8 @@ void Machine::on(const SubmitJob& event) {
   entry.steps = event.steps;
   entry.requested_stages = event.stages;
   entry.checkpoint_keep = event.checkpoint_keep;
+  entry.checkpoint_every = event.checkpoint_every;
+  entry.replan = event.replan;
   entry.reason = "submitted";
   state_.jobs.emplace(entry.id, std::move(entry));
   effects_.push_back(PersistJob{event.job});
@@ -185,15 +189,13 @@ void Machine::on(const CancelJob& event) {
   maybe_cancelled(owner);
 }
 
-void Machine::on(const ResumeJob& event) {
-  Job& owner = *job(event.job);
+// What follows goes on from the last complete checkpoint, under another plan and epoch.
+void Machine::restart(Job& owner) {
   std::vector<int64_t> partial;
   for (const auto& [step, checkpoint] : owner.checkpoints) {
     if (!checkpoint.complete) partial.push_back(step);
   }
   for (int64_t step : partial) drop_checkpoint(owner, step);
-  if (event.stages) owner.requested_stages = *event.stages;
-  if (event.steps) owner.steps = *event.steps;
   owner.epoch += 1;
   owner.resume_step = owner.step = owner.step_to_resume();
   owner.ended_ms = 0;
@@ -202,12 +204,19 @@ void Machine::on(const ResumeJob& event) {
   owner.plan.reset();
   owner.stages.clear();
   if (owner.resume_step == 0) owner.loss = owner.first_loss = owner.eval_loss = std::nullopt;
+  effects_.push_back(TruncateMetrics{owner.id, owner.resume_step});
+}
+
+void Machine::on(const ResumeJob& event) {
+  Job& owner = *job(event.job);
+  if (event.stages) owner.requested_stages = *event.stages;
+  if (event.steps) owner.steps = *event.steps;
+  restart(owner);
   const std::string reason = fmt::format(
       "resumed from {} as epoch {}",
       owner.resume_step > 0 ? fmt::format("the checkpoint of step {}", owner.resume_step)
                             : std::string("step 0, there is no complete checkpoint"),
       owner.epoch);
-  effects_.push_back(TruncateMetrics{owner.id, owner.resume_step});
   decide(owner.id, "resume", reason);
   set_phase(owner, JobPhase::kQueued, reason);
 }

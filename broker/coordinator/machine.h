@@ -1,15 +1,26 @@
 // Machine: one call of apply() under way. Private to the coordinator; its methods are spread over
-// peers.cpp (liveness, what daemons report), deploy.cpp (scheduling, two phases, stopping) and
-// jobs.cpp (progress, checkpoints, commands).
+// peers.cpp (liveness, what daemons report), deploy.cpp (scheduling, two phases, stopping),
+// jobs.cpp (progress, checkpoints, commands) and replan.cpp (other plans for running jobs).
 #pragma once
 
 #include <fmt/format.h>
+
+#include <set>
 
 #include "broker/coordinator/coordinator.h"
 
 namespace weft::broker {
 
 inline constexpr size_t kStepHistory = 64;
+
+// A peer that can be given work.
+bool usable(const Peer& peer);
+
+// Adds the peers of the plan a job is about to move to: no other job gets them.
+void reserve(const Job& job, std::set<std::string>& peers);
+
+// After a job has started, until it may be planned anew.
+int64_t first_pause_ms(const Job& job, const CoordinatorOptions& options);
 
 class Machine {
  public:
@@ -76,7 +87,24 @@ class Machine {
   void check_deployment(Job& job);
   void check_stall(Job& job);
 
+  // replan.cpp
+  void glance();
+  std::optional<std::string> reason_to_look(const Job& job, double fastest_idle) const;
+  bool may_look(const Job& job) const;
+  void look(Job& job, const std::string& why);
+  void keep(Job& job, const std::string& why, const std::string& reason);
+  void remember_slowness(const Job& job);
+  void forget_slowness();
+  std::vector<double> planned_factors(const job::Plan& plan) const;
+  void note_spares(Job& job, const job::Plan& plan, std::vector<const Peer*> spares);
+  bool begin_migration(Job& job, Replanned replanned, const std::string& reason);
+  void release_hold(Job& job, const std::string& reason);
+  void maybe_move(Job& job, int64_t stored_step);
+  bool deploy_planned(Job& job);
+  void fall_back(Job& job, const std::string& reason);
+
   // jobs.cpp
+  void restart(Job& job);
   void set_phase(Job& job, JobPhase to, const std::string& reason);
   StageState* held_stage(const std::string& peer, const std::string& job, uint32_t epoch,
                          int32_t stage);

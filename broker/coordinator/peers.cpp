@@ -162,6 +162,7 @@ void Machine::on(const PeerMeasured& event) {
   if (same) return;
   entry->profile = event.profile;
   entry->correction = {};
+  entry->slowness = {};
   ++state_.idle_version;
   effects_.push_back(PersistPeer{event.peer});
   emit("", "peer", fmt::format("{} has measured itself", peer_text(event.peer)),
@@ -333,6 +334,7 @@ void Machine::forgive_own_sleep() {
   for (auto& [id, entry] : state_.jobs) {
     entry.progress_ms = std::min(now_ms_, entry.progress_ms + gap_ms);
     entry.report_ms = std::min(now_ms_, entry.report_ms + gap_ms);
+    if (entry.migration) entry.migration->deadline_ms += gap_ms;
     if (entry.phase != JobPhase::kDeploying) continue;
     entry.deadline_ms += gap_ms;
     for (StageState& stage : entry.stages) {
@@ -346,6 +348,7 @@ void Machine::on(const Tick&) {
   forgive_own_sleep();
   for (auto& [id, entry] : state_.peers) tick_peer(entry);  // which adds none and erases none
   for (auto& [id, entry] : state_.jobs) tick_job(entry);
+  glance();
 }
 
 void Machine::on(const Restarted& event) {

@@ -18,11 +18,13 @@ PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const Planner
     if (const auto found = by_name.find(peer->name); found != by_name.end()) {
       planned = *found->second;
     }
-    // What the operator wrote down counts more than what was measured.
+    // What the operator wrote down counts more than what was measured, but for what a run that
+    // drifted has shown.
     if (planned.gflops <= 0 && peer->profile) {
       planned.profile = peer->profile;
       planned.correction = peer->correction.factor;
     }
+    if (peer->slowness.factor > 0) planned.correction = peer->slowness.factor;
     planned.id = peer->id;
     planned.cores = c.cores;
     const uint64_t memory = device ? c.device_memory_bytes : c.memory_bytes;

@@ -107,7 +107,9 @@ Json job_to_record(const Job& job) {
           {"eval_loss", optional_number(job.eval_loss)},
           {"eval_accuracy", optional_number(job.eval_accuracy)},
           {"requested_stages", job.requested_stages},
+          {"checkpoint_every", job.checkpoint_every},
           {"checkpoint_keep", job.checkpoint_keep},
+          {"replan", job.replan},
           {"epoch", job.epoch},
           {"resume_step", job.resume_step},
           {"plan", job.plan ? job::plan_to_json(*job.plan) : Json(nullptr)},
@@ -134,7 +136,9 @@ Result<Job> job_from_record(const Json& record) {
     job.eval_loss = number_or_none(record, "eval_loss");
     job.eval_accuracy = number_or_none(record, "eval_accuracy");
     job.requested_stages = record.at("requested_stages");
+    job.checkpoint_every = record.value("checkpoint_every", int64_t{0});  // older brokers: none
     job.checkpoint_keep = record.at("checkpoint_keep");
+    job.replan = record.value("replan", true);
     job.epoch = record.at("epoch");
     job.resume_step = record.at("resume_step");
     if (!record.at("plan").is_null()) {

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "broker/coordinator/correction.h"
+#include "broker/coordinator/drift.h"
+#include "broker/coordinator/migration.h"
 #include "broker/coordinator/states.h"
 #include "job/device_profile.h"
 #include "job/plan.h"
@@ -45,6 +47,15 @@ struct Assignment {
   }
 };
 
+// What a run that drifted from its plan has shown of a peer: its steps take that many times what
+// its profile, or what the operator wrote of it, says. A peer that nobody uses is believed to be
+// that slow for a while only, each time four times as long as the last: then it may be tried again.
+struct Slowness {
+  double factor = 0;       // 0: nothing is known
+  int64_t until_ms = 0;    // of a peer without work
+  int64_t believe_ms = 0;  // the last such while
+};
+
 struct Peer {
   std::string id, name;
   std::string curve_public;     // its key on the control plane
@@ -63,6 +74,7 @@ struct Peer {
   std::optional<Assignment> assignment;
   std::shared_ptr<const job::DeviceProfile> profile;  // as it measured itself; none yet: null
   Correction correction;                              // of the profile, by real runs
+  Slowness slowness;                                  // not persisted
 };
 
 struct Failure {
@@ -103,7 +115,9 @@ struct Job {
   int64_t step = 0, steps = 0;  // done, wanted
   std::optional<double> loss, first_loss, eval_loss, eval_accuracy;
   int32_t requested_stages = 0;  // 0: auto
+  int64_t checkpoint_every = 0;  // steps; 0: only at the end
   int64_t checkpoint_keep = 2;
+  bool replan = true;  // a running job may move to another plan
   uint32_t epoch = 1;
   int64_t resume_step = 0;  // where this epoch starts
   std::optional<job::Plan> plan;
@@ -123,6 +137,13 @@ struct Job {
   int64_t retry_ms = 0;              // after a refused plan: when the next is tried at the earliest
   int64_t retry_pause_ms = 0;        // the last pause before one
   int64_t queued_ms = 0;
+  DriftWatch drift;                     // of the plan it runs
+  std::vector<double> planned_factors;  // by stage: what the planner took its peer's speed times
+  double spare_gflops = 0;              // the fastest peer the plan left idle
+  int64_t look_ms = 0;                  // when it is planned anew at the earliest
+  int64_t look_pause_ms = 0;            // the last pause before that
+  int32_t migrations = 0;
+  std::optional<Migration> migration;  // on its way to another plan
 
   // The newest complete checkpoint, or -1.
   int64_t last_checkpoint_step() const;
@@ -139,6 +160,7 @@ struct State {
   uint64_t idle_version = 1;     // changes whenever the set of idle peers may have
   int64_t last_arrival_ms = -1;  // a peer became usable
   int64_t last_tick_ms = -1;
+  int64_t next_glance_ms = 0;  // at the plans of running jobs
 };
 
 }  // namespace weft::broker

@@ -19,7 +19,9 @@
 //       │  │ cancel      │  └──── failure ──────────┤  └─ cancel ─▶ cancelling│
 //       │  ▼             ▼                          ▼               │         │
 //       │ cancelled ◀── cancelling (all stopped)   failed ◀─────────┘(never)  │
-//       └────────── resume, with epoch + 1 ── failed | cancelled | finished ──┘
+//       ├────────── resume, with epoch + 1 ── failed | cancelled | finished ──┘
+//       └── migration, with epoch + 1 ── running (its checkpoint is complete)
+//                                     | deploying (the new plan did not come up)
 //
 //   Stage, as its daemon reports it (only forward; an end is final)
 //     preparing ─▶ listening ─▶ ready ─▶ running ─▶ finished | failed | stopped
@@ -97,7 +99,8 @@ inline constexpr std::pair<JobPhase, JobPhase> kJobTransitions[] = {
     {JobPhase::kRunning, JobPhase::kFinished},   {JobPhase::kRunning, JobPhase::kFailed},
     {JobPhase::kRunning, JobPhase::kCancelling}, {JobPhase::kCancelling, JobPhase::kCancelled},
     {JobPhase::kFailed, JobPhase::kQueued},      {JobPhase::kCancelled, JobPhase::kQueued},
-    {JobPhase::kFinished, JobPhase::kQueued},
+    {JobPhase::kFinished, JobPhase::kQueued},    {JobPhase::kRunning, JobPhase::kQueued},
+    {JobPhase::kDeploying, JobPhase::kQueued},
 };
 
 template <typename Phase, size_t N>

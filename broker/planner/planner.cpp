@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <set>
 
 #include "broker/planner/chain.h"
 #include "broker/planner/explain.h"
@@ -271,33 +270,7 @@ Result<PlanReport> evaluate_plan(const opdag::Graph& graph, const job::JobSpec& 
                                  const PlannerOptions& options) {
   WEFT_TRY(PlanInputs in, make_inputs(graph, spec, peers, links, options));
   in.schedule.kind = plan.schedule;
-  std::vector<int32_t> stage_peers;
-  std::set<std::string> used;
-  if (plan.stages.size() != static_cast<size_t>(plan.partition.stages)) {
-    return make_error(Code::kInvalid,
-                      fmt::format("the plan cuts {} stages and gives peers to {}",
-                                  plan.partition.stages, plan.stages.size()),
-                      "list one entry in stages for each stage of the partition");
-  }
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    if (plan.stages[s].replicas.empty()) {
-      return make_error(Code::kInvalid, fmt::format("stage {} of the plan has no peer", s),
-                        "name one in its replicas");
-    }
-    const std::string& id = plan.stages[s].replicas[0];
-    const auto peer = std::find_if(in.peers.begin(), in.peers.end(),
-                                   [&](const PlannerPeer& known) { return known.id == id; });
-    if (peer == in.peers.end()) {
-      return make_error(Code::kInvalid,
-                        fmt::format("stage {} of the plan runs on {}, which is no peer", s, id),
-                        "use the ids of the peers given");
-    }
-    if (!used.insert(id).second) {
-      return make_error(Code::kInvalid, fmt::format("{} runs two stages of the plan", id),
-                        "give each stage a peer of its own");
-    }
-    stage_peers.push_back(static_cast<int32_t>(peer - in.peers.begin()));
-  }
+  WEFT_TRY(const std::vector<int32_t> stage_peers, stage_peers_of(in, plan));
   WEFT_TRY(Realised realised, realise(in, plan.partition, stage_peers));
   realised.gap = plan.gap;
   for (size_t s = 0; s < plan.stages.size(); ++s) {

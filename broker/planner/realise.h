@@ -31,6 +31,10 @@ Result<PlanInputs> make_inputs(const opdag::Graph& graph, const job::JobSpec& sp
                                const std::vector<PlannerLink>& links,
                                const PlannerOptions& options);
 
+// Index of the peer of each stage of a plan of somebody else's. kInvalid: a stage without a peer,
+// an unknown peer or one with two stages.
+Result<std::vector<int32_t>> stage_peers_of(const PlanInputs& in, const job::Plan& plan);
+
 // A plan in the terms of the graph.
 struct Realised {
   opdag::Partition partition;

@@ -49,8 +49,8 @@ Status check_trace_job(const Options& options, const simulate::Scenario& scenari
 
 void print_outcome(const simulate::Outcome& o, size_t rows) {
   std::vector<std::vector<std::string>> table = {{"JOB", "STATE", "STAGES", "STEPS", "STEP", "95 %",
-                                                  "PREDICTED", "BUSY", "FAILURES", "LOST STEPS",
-                                                  "TIME"}};
+                                                  "PREDICTED", "BUSY", "MOVES", "FAILURES",
+                                                  "LOST STEPS", "TIME"}};
   for (const simulate::JobOutcome& job : o.jobs) {
     if (table.size() > rows) break;
     const bool ran = job.step_s > 0;
@@ -61,7 +61,8 @@ void print_outcome(const simulate::Outcome& o, size_t rows) {
                      ran ? fmt::format("{:.4g} s", job.slow_step_s) : "-",
                      ran ? fmt::format("{:.4g} s", job.predicted_step_s) : "-",
                      ran ? fmt::format("{:.0f} %", 100 * job.busy) : "-",
-                     std::to_string(job.failures), std::to_string(job.computed - job.steps),
+                     std::to_string(job.migrations), std::to_string(job.failures),
+                     std::to_string(job.computed - job.steps),
                      human_duration(ended - job.submitted_s)});
   }
   print_table(table);
@@ -76,16 +77,17 @@ void print_outcome(const simulate::Outcome& o, size_t rows) {
   }
   fmt::print(
       "\n{} peers, {} at most at once; {} departures ({} announced), {} arrivals later\n"
-      "{} plans ({} refused), {} resumes of failed jobs, {} steps lost\n"
+      "{} plans ({} refused), {} more for running jobs, which moved {} times; {} resumes of "
+      "failed jobs, {} steps lost\n"
       "{} sent between stages and with the broker, {} of it between sites; peers with a stage "
       "computed {:.0f} % of the time\n"
       "{} of virtual time{}, {} events in {:.1f} s ({:.1f} s of it planning), peak memory {}\n"
       "seed {}, result {}\n",
       o.peers, o.most_peers_at_once, o.departures, o.farewells, o.returns, o.plans, o.plans_refused,
-      o.recoveries, o.steps_lost, human_bytes(o.bytes_sent), human_bytes(o.bytes_between_sites),
-      100 * o.utilization, human_duration(o.ended_s), o.all_ended ? "" : " (jobs were not done)",
-      o.events, o.wall_s, o.planning_s, human_bytes(static_cast<double>(os::peak_resident_bytes())),
-      o.seed, o.hash);
+      o.replans, o.migrations, o.recoveries, o.steps_lost, human_bytes(o.bytes_sent),
+      human_bytes(o.bytes_between_sites), 100 * o.utilization, human_duration(o.ended_s),
+      o.all_ended ? "" : " (jobs were not done)", o.events, o.wall_s, o.planning_s,
+      human_bytes(static_cast<double>(os::peak_resident_bytes())), o.seed, o.hash);
   for (const std::string& note : o.notes) fmt::print("note: {}\n", note);
 }
 

@@ -148,6 +148,19 @@ class FakeCluster {
   void hang_worker(const std::string& id) {
     if (daemons_[id].work) daemons_[id].work->hung = true;
   }
+  // Its steps take so many times as long, and it says so.
+  void slow_down(const std::string& id, double factor) { slow_factor_[id] = factor; }
+  // No stage gets more than a step ahead of another.
+  void couple() { coupled_ = true; }
+  // Shards of a hold never arrive.
+  void lose_hold_shards() { no_hold_shards_ = true; }
+  std::vector<std::string> decisions_of(const std::string& kind) const {
+    std::vector<std::string> found;
+    for (const auto& [k, reason] : decisions_) {
+      if (k == kind) found.push_back(reason);
+    }
+    return found;
+  }
   bool has_worker(const std::string& id) { return daemons_[id].work.has_value(); }
   std::vector<std::string> events_of_kind(const std::string& kind) const {
     std::vector<std::string> found;
@@ -169,6 +182,7 @@ class FakeCluster {
     std::string state = "preparing";
     int64_t listen_at_ms = -1, ready_at_ms = -1, next_step_ms = -1;
     int64_t step = 0;
+    int64_t hold_step = 0;
     bool hung = false, slow = false, deaf = false;
   };
   struct Daemon {
@@ -188,7 +202,16 @@ class FakeCluster {
 
   // At work on something long that it reports to be alive in.
   static bool busy(const Work& work) {
-    return work.slow || work.listen_at_ms >= 0 || work.ready_at_ms >= 0;
+    return work.slow || work.listen_at_ms >= 0 || work.ready_at_ms >= 0 || holds(work);
+  }
+  static bool holds(const Work& work) { return work.hold_step > 0 && work.step == work.hold_step; }
+  // A stage waits for what others of its job send it in a step.
+  bool ahead(const Work& work) const {
+    return std::any_of(daemons_.begin(), daemons_.end(), [&](const auto& entry) {
+      const auto& other = entry.second.work;
+      return other && other->job == work.job && other->epoch == work.epoch && !over(*other) &&
+             other->step < work.step;
+    });
   }
 
   bool chance(double probability) { return chaos_ && rng_.uniform() < probability; }
@@ -238,19 +261,22 @@ class FakeCluster {
       update(id, work);
     }
     if (work.slow) return;
+    if (holds(work) || (coupled_ && ahead(work))) return;
     if (work.state == "running" && now_ms_ >= work.next_step_ms) step(id, work);
   }
 
   void step(const std::string& id, Work& work) {
-    work.next_step_ms = now_ms_ + fake_.step_ms;
+    const double slower = slow_factor_.contains(id) ? slow_factor_.at(id) : 1;
+    work.next_step_ms = now_ms_ + static_cast<int64_t>(slower * static_cast<double>(fake_.step_ms));
     ++work.step;
-    StageReport report{id,        work.job, work.epoch, work.stage, StageReport::Kind::kStep,
-                       work.step, {},       {},         0.5};
+    StageReport report{id,        work.job, work.epoch, work.stage,   StageReport::Kind::kStep,
+                       work.step, {},       {},         0.5 * slower, 0.5 * slower};
     if (work.stage == 0) report.loss = 10.0 / static_cast<double>(work.step);
     send([this, report] { feed(report); });
     const auto found = state_.jobs.find(work.job);
     const int64_t steps = found == state_.jobs.end() ? 20 : found->second.steps;
-    if (work.step % 5 == 0 || work.step == steps) {
+    const bool lost = holds(work) && no_hold_shards_;
+    if (!lost && (work.step % 5 == 0 || work.step == steps || holds(work))) {
       ShardStored shard{id,         work.job,  work.epoch,
                         work.stage, work.step, fmt::format("{:064x}", work.step * 100 + work.stage),
                         10,         {"w"}};
@@ -363,6 +389,14 @@ class FakeCluster {
       update(e.peer, *daemon.work);
     });
   }
+  void act(const SendHold& e) {
+    note("hold", e.peer, e.stage);
+    send([this, e] {
+      Daemon& daemon = daemons_[e.peer];
+      if (mine(daemon, e.job, e.epoch)) daemon.work->hold_step = e.step;
+    });
+  }
+  void act(const Decided& e) { decisions_.emplace_back(e.decision, e.reason); }
   void act(const EmitEvent& e) {
     log_ += fmt::format("{} {} {} {}\n", now_ms_, e.job, e.kind, e.message);
     events_.emplace_back(e.kind, e.message);
@@ -406,6 +440,9 @@ class FakeCluster {
   std::set<std::string> buried_;
   std::vector<Packet> packets_;
   std::vector<std::pair<std::string, std::string>> events_;
+  std::vector<std::pair<std::string, std::string>> decisions_;
+  std::map<std::string, double> slow_factor_;
+  bool no_hold_shards_ = false, coupled_ = false;
   std::string log_;
   int64_t now_ms_ = 1000000;
   uint64_t order_ = 0, sessions_ = 0;

@@ -141,6 +141,22 @@ TEST_F(AssignmentTest, NamesThatMayNotBecomePathsAreRefused) {
   EXPECT_TRUE(Assignment::make(environment("exit 0"), prepare("gpt-2.small_1")).ok());
 }
 
+TEST_F(AssignmentTest, AHoldReachesARunningWorkerOnly) {
+  begin(say(WorkerEventKind::kListening) + say(WorkerEventKind::kReady) +
+        "read line; echo \"$line\" >&2; read line; echo \"$line\" >&2; " +
+        say(WorkerEventKind::kFinished) + "exit 0");
+  ASSERT_TRUE(reaches(AssignmentState::kReady));
+  assignment_->hold(8);  // it computes nothing yet
+  assignment_->start();
+  assignment_->hold(9);
+  ASSERT_TRUE(reaches(AssignmentState::kFinished));
+  std::string log;
+  for (const auto& message : sent_) {
+    for (const auto& line : message.logs().lines()) log += line + "\n";
+  }
+  EXPECT_EQ(log, "{\"type\":\"start\"}\n{\"step\":9,\"type\":\"hold\"}\n");
+}
+
 TEST_F(AssignmentTest, LivesFromPrepareToFinished) {
   const std::string shard = (work_dir() / "shard").string();
   begin(say(WorkerEventKind::kListening) + "read line; echo \"$line\" >&2; " +

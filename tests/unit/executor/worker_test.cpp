@@ -39,12 +39,14 @@ TEST(WorkerLines, ParsesWhatADaemonSays) {
   ASSERT_EQ(connect->stages.size(), 1u);
   EXPECT_EQ(connect->stages[0].port, 7);
   EXPECT_EQ(parse_daemon_line(R"({"type":"start"})")->kind, DaemonLine::Kind::kStart);
+  EXPECT_EQ(parse_daemon_line(R"({"type":"hold","step":7})")->step, 7);
   EXPECT_EQ(parse_daemon_line(R"({"type":"stop","reason":"why"})")->reason, "why");
 }
 
 TEST(WorkerLines, RefusesNonsense) {
   for (const char* line :
        {"", "{", "[]", R"({"type":"dance"})", R"({"type":"connect"})", R"({"type":7})",
+        R"({"type":"hold"})",
         R"({"type":"connect","stages":[{"stage":1,"peer":"p","host":"h","port":70000}]})",
         R"({"type":"connect","stages":{"a":1}})"}) {
     EXPECT_FALSE(parse_daemon_line(line).ok()) << line;
@@ -231,6 +233,65 @@ TEST(WorkerLoop, AStopEndsTheWaitForUploads) {
   EXPECT_EQ(status.error().code, Code::kCancelled);
   EXPECT_EQ(steps, 3);
   EXPECT_EQ(stored, 2);
+}
+
+// Behind the step the broker named a stage stores its shard, once, and waits until told otherwise.
+TEST(WorkerLoop, WaitsBehindTheStepItIsAskedTo) {
+  net::SimNetwork network(1, {});
+  WorkerControl control;
+  IdleRuntime runtime;
+  LoopOptions options = storing_options("weft-hold");
+  options.spec.spec.train.checkpoint_every = 0;
+  std::atomic<int64_t> steps{0};
+  std::vector<int64_t> stored;
+  std::thread daemon;
+  const auto say = [&](int64_t step) {
+    DaemonLine line;
+    line.kind = DaemonLine::Kind::kHold;
+    line.step = step;
+    control.push(std::move(line));
+  };
+  const EventSink events = [&](const job::WorkerEvent& event) {
+    if (event.kind == job::WorkerEventKind::kStep) steps = event.step;
+    if (event.kind != job::WorkerEventKind::kCheckpoint) return;
+    stored.push_back(event.step);
+    if (event.step != 4) return;
+    daemon = std::thread([&] {  // it waits: a later step is named, then none
+      EXPECT_TRUE(control.held(4));
+      EXPECT_EQ(steps, 4);
+      say(0);
+    });
+  };
+  say(2);  // is past when the next is said
+  say(4);
+  TrainingLoop loop(options, runtime, network.endpoint(0), control, events);
+  const Status status = loop.run();
+  daemon.join();
+  EXPECT_TRUE(status.ok()) << status.error().text();
+  EXPECT_EQ(loop.steps_done(), 6);
+  EXPECT_EQ(stored, (std::vector<int64_t>{4, 6}));
+}
+
+TEST(WorkerLoop, AStopEndsTheWaitBehindAStep) {
+  net::SimNetwork network(1, {});
+  WorkerControl control;
+  IdleRuntime runtime;
+  const EventSink events = [&](const job::WorkerEvent& event) {
+    if (event.kind == job::WorkerEventKind::kCheckpoint && event.step == 3) {
+      control.stop(StopCause::kOrdered, "moves on");
+    }
+  };
+  LoopOptions options = storing_options("weft-hold-stop");
+  options.spec.spec.train.checkpoint_every = 0;
+  DaemonLine line;
+  line.kind = DaemonLine::Kind::kHold;
+  line.step = 3;
+  control.push(std::move(line));
+  TrainingLoop loop(options, runtime, network.endpoint(0), control, events);
+  const Status status = loop.run();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, Code::kCancelled);
+  EXPECT_EQ(loop.steps_done(), 3);
 }
 
 net::Message small_message(int32_t from) {
