@@ -39,19 +39,17 @@ bool meet(const std::set<std::string>& a, const std::set<std::string>& b) {
 // How peers and the broker reach each other is measured by nobody (replan_inputs.h).
 class BrokerWays {
  public:
-  BrokerWays(const PlannerInputs& inputs, const std::set<std::string>& involved)
-      : network_(ids_of(inputs, involved, ids_), inputs.links, inputs.access) {}
+  explicit BrokerWays(const PlannerInputs& inputs)
+      : network_(ids_of(inputs, ids_), inputs.links, inputs.access) {}
 
   double up(const std::string& peer) const { return middle(peer, true); }
   double down(const std::string& peer) const { return middle(peer, false); }
 
  private:
   static std::vector<std::string> ids_of(const PlannerInputs& inputs,
-                                         const std::set<std::string>& involved,
                                          std::map<std::string, size_t>& index) {
     std::vector<std::string> ids;
     for (const PlannerPeer& peer : inputs.peers) {
-      if (!involved.contains(peer.id)) continue;
       index[peer.id] = ids.size();
       ids.push_back(peer.id);
     }
@@ -135,6 +133,12 @@ Result<Replanned> replan_over(const opdag::Graph& graph, const job::JobSpec& spe
   result.same = equal(result.plan, *job.plan);
   result.timed = result.plan.step_s > 0;
   const std::vector<const job::Plan*> both = {&*job.plan, &result.plan};
+  // The others are not judged, and a network of thousands is gigabytes.
+  std::set<std::string> involved;
+  for (const job::Plan* plan : both) {
+    for (const job::StagePlan& stage : plan->stages) involved.insert(stage.replicas[0]);
+  }
+  std::erase_if(inputs.peers, [&](const PlannerPeer& p) { return !involved.contains(p.id); });
   WEFT_TRY(const std::vector<double> seconds,
            step_seconds_of(graph, asked, both, inputs.peers, inputs.links, options));
   result.current_s = seconds[0];
@@ -146,11 +150,7 @@ Result<Replanned> replan_over(const opdag::Graph& graph, const job::JobSpec& spe
     result.factors.push_back(peer->correction);
   }
 
-  std::set<std::string> involved;
-  for (const job::Plan* plan : both) {
-    for (const job::StagePlan& stage : plan->stages) involved.insert(stage.replicas[0]);
-  }
-  const BrokerWays ways(inputs, involved);
+  const BrokerWays ways(inputs);
   const std::vector<double> shards = shard_bytes(asked.train, job);
   for (size_t stage = 0; stage < shards.size(); ++stage) {
     result.store_bytes += shards[stage];
