@@ -269,14 +269,8 @@ Result<PlanReport> evaluate_plan(const opdag::Graph& graph, const job::JobSpec& 
                                  const std::vector<PlannerLink>& links,
                                  const PlannerOptions& options) {
   WEFT_TRY(PlanInputs in, make_inputs(graph, spec, peers, links, options));
-  in.schedule.kind = plan.schedule;
-  WEFT_TRY(const std::vector<int32_t> stage_peers, stage_peers_of(in, plan));
-  WEFT_TRY(Realised realised, realise(in, plan.partition, stage_peers));
-  realised.gap = plan.gap;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    realised.pipeline.stages[s].recompute = plan.stages[s].recompute;
-  }
-  predict_step(in, realised);
+  WEFT_TRY(Realised realised, realise_plan(in, plan));
+  const std::vector<int32_t> stage_peers = realised.peers;
   const int32_t over = stage_over_memory(in, realised, plan.gap);
   if (over >= 0) {
     in.notes.push_back(

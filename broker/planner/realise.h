@@ -31,10 +31,6 @@ Result<PlanInputs> make_inputs(const opdag::Graph& graph, const job::JobSpec& sp
                                const std::vector<PlannerLink>& links,
                                const PlannerOptions& options);
 
-// Index of the peer of each stage of a plan of somebody else's. kInvalid: a stage without a peer,
-// an unknown peer or one with two stages.
-Result<std::vector<int32_t>> stage_peers_of(const PlanInputs& in, const job::Plan& plan);
-
 // A plan in the terms of the graph.
 struct Realised {
   opdag::Partition partition;
@@ -63,5 +59,9 @@ void predict_step(const PlanInputs& in, Realised& realised);
 int32_t stage_over_memory(const PlanInputs& in, const Realised& realised, int32_t gap);
 // Bytes each stage needs under a gap.
 std::vector<double> stage_memories(const PlanInputs& in, const Realised& realised, int32_t gap);
+
+// A plan of somebody else's, its step predicted; `in` takes its schedule. kInvalid: a stage without
+// a peer, an unknown peer or one with two stages.
+Result<Realised> realise_plan(PlanInputs& in, const job::Plan& plan);
 
 }  // namespace weft::broker

@@ -9,6 +9,8 @@
 
 namespace weft::broker {
 
+namespace {
+
 Result<std::vector<int32_t>> stage_peers_of(const PlanInputs& in, const job::Plan& plan) {
   std::vector<int32_t> stage_peers;
   std::set<std::string> used;
@@ -40,6 +42,20 @@ Result<std::vector<int32_t>> stage_peers_of(const PlanInputs& in, const job::Pla
   return stage_peers;
 }
 
+}  // namespace
+
+Result<Realised> realise_plan(PlanInputs& in, const job::Plan& plan) {
+  in.schedule.kind = plan.schedule;
+  WEFT_TRY(const std::vector<int32_t> stage_peers, stage_peers_of(in, plan));
+  WEFT_TRY(Realised realised, realise(in, plan.partition, stage_peers));
+  realised.gap = plan.gap;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    realised.pipeline.stages[s].recompute = plan.stages[s].recompute;
+  }
+  predict_step(in, realised);
+  return realised;
+}
+
 Result<std::vector<double>> step_seconds_of(const opdag::Graph& graph, const job::JobSpec& spec,
                                             const std::vector<const job::Plan*>& plans,
                                             const std::vector<PlannerPeer>& peers,
@@ -48,14 +64,7 @@ Result<std::vector<double>> step_seconds_of(const opdag::Graph& graph, const job
   WEFT_TRY(PlanInputs in, make_inputs(graph, spec, peers, links, options));
   std::vector<double> seconds;
   for (const job::Plan* plan : plans) {
-    in.schedule.kind = plan->schedule;
-    WEFT_TRY(const std::vector<int32_t> stage_peers, stage_peers_of(in, *plan));
-    WEFT_TRY(Realised realised, realise(in, plan->partition, stage_peers));
-    realised.gap = plan->gap;
-    for (size_t s = 0; s < plan->stages.size(); ++s) {
-      realised.pipeline.stages[s].recompute = plan->stages[s].recompute;
-    }
-    predict_step(in, realised);
+    WEFT_TRY(const Realised realised, realise_plan(in, *plan));
     seconds.push_back(realised.step_s);
   }
   return seconds;
