@@ -14,6 +14,9 @@ namespace {
 constexpr int kMaxAssignments = 64;
 constexpr int kMaxTensors = 1 << 20;
 constexpr size_t kMaxText = 4096;
+// Of a probe's answer. Rates below that of a telegraph or above that of memory are no link's.
+constexpr int kMaxProbedLinks = 2, kMaxTrains = 64;
+constexpr double kMaxProbeS = 600, kMaxProbeBytes = 1e12, kMaxProbeRate = 1e12;
 
 std::string bounded(const std::string& text) {
   return text.substr(0, kMaxText);
@@ -58,6 +61,33 @@ StageUpdate update_of(const std::string& peer, const proto::AssignmentUpdate& up
 
 std::optional<double> finite(double value) {
   return std::isfinite(value) ? std::optional<double>(value) : std::nullopt;
+}
+
+Status check_number(double value, double most, const char* what) {
+  if (std::isfinite(value) && value >= 0 && value <= most) return {};
+  return make_error(Code::kInvalid,
+                    fmt::format("{} is {}, it must be from 0 to {}", what, value, most));
+}
+
+Result<ProbedLink> probed_link(const proto::ProbedLink& link) {
+  if (link.trains_size() > kMaxTrains) {
+    return make_error(Code::kTooLarge, fmt::format("a probe of {} trains, {} are read",
+                                                   link.trains_size(), kMaxTrains));
+  }
+  WEFT_TRY_STATUS(check_number(link.round_trip_s(), kMaxProbeS, "the round trip"));
+  WEFT_TRY_STATUS(check_number(link.alone_bytes_s(), kMaxProbeRate, "the rate alone"));
+  WEFT_TRY_STATUS(check_number(link.together_bytes_s(), kMaxProbeRate, "the rate together"));
+  ProbedLink result{bounded(link.target()),
+                    link.round_trip_s(),
+                    {},
+                    link.alone_bytes_s(),
+                    link.together_bytes_s()};
+  for (const proto::ProbeTrain& train : link.trains()) {
+    WEFT_TRY_STATUS(check_number(train.bytes(), kMaxProbeBytes, "a train's bytes"));
+    WEFT_TRY_STATUS(check_number(train.seconds(), kMaxProbeS, "a train's seconds"));
+    result.trains.push_back({train.bytes(), train.seconds()});
+  }
+  return result;
 }
 
 }  // namespace
@@ -127,6 +157,52 @@ std::optional<Event> event_of(const std::string& peer, const proto::WorkerReport
   result.seconds = std::isfinite(event.seconds) ? event.seconds : 0;
   const double busy = std::isfinite(event.busy) ? std::clamp(event.busy, 0.0, 1.0) : 0;
   result.compute_s = result.seconds * busy;
+  return result;
+}
+
+Result<proto::Probe> probe_message(const ProbeTask& task,
+                                   const std::map<std::string, Peer>& peers) {
+  proto::Probe probe;
+  probe.set_task(task.id);
+  for (const std::string& id : task.targets) {
+    const auto found = peers.find(id);
+    if (found == peers.end() || found->second.capabilities.blob_port == 0 ||
+        found->second.capabilities.advertise_host.empty()) {
+      return make_error(Code::kUnavailable, fmt::format("peer {} cannot be dialled", id));
+    }
+    proto::PeerEndpoint& target = *probe.add_targets();
+    target.set_peer(id);
+    target.set_host(found->second.capabilities.advertise_host);
+    target.set_port(found->second.capabilities.blob_port);
+  }
+  probe.set_receive(task.receive);
+  probe.set_max_bytes(task.max_bytes);
+  probe.set_max_ms(static_cast<uint32_t>(std::clamp<int64_t>(task.max_ms, 0, UINT32_MAX)));
+  return probe;
+}
+
+Result<ProbeResult> probe_result(const proto::ProbeReport& report) {
+  ProbeResult result;
+  result.task = report.task();
+  if (report.outcome() == "measured") {
+    result.outcome = ProbeResult::Outcome::kMeasured;
+  } else if (report.outcome() == "busy") {
+    result.outcome = ProbeResult::Outcome::kBusy;
+  } else if (report.outcome() == "unreachable") {
+    result.outcome = ProbeResult::Outcome::kUnreachable;
+  } else {
+    return make_error(Code::kInvalid, fmt::format("a probe does not end as \"{}\"",
+                                                  report.outcome().substr(0, 64)));
+  }
+  result.unreachable = bounded(report.unreachable());
+  if (report.links_size() > kMaxProbedLinks) {
+    return make_error(Code::kTooLarge, fmt::format("a probe of {} links, {} are asked for at most",
+                                                   report.links_size(), kMaxProbedLinks));
+  }
+  for (const proto::ProbedLink& link : report.links()) {
+    WEFT_TRY(ProbedLink probed, probed_link(link));
+    result.links.push_back(std::move(probed));
+  }
   return result;
 }
 

@@ -200,6 +200,9 @@ class ServiceImpl final : public Service {
           answer_stopped(message.stop());
         }
         break;
+      case proto::BrokerMessage::kProbe:
+        answer_busy(message.probe());
+        break;
       case proto::BrokerMessage::kDrain:
         drain("the broker asked for it");
         break;
@@ -235,6 +238,14 @@ class ServiceImpl final : public Service {
     update.set_epoch(stop.epoch());
     update.set_stage(stop.stage());
     update.set_state("stopped");
+    send(std::move(message));
+  }
+
+  // The broker asks again later, or somebody else.
+  void answer_busy(const proto::Probe& probe) {
+    proto::PeerMessage message;
+    message.mutable_probe()->set_task(probe.task());
+    message.mutable_probe()->set_outcome("busy");
     send(std::move(message));
   }
 
