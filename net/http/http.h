@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/buffer.h"
@@ -25,6 +26,10 @@ struct HttpRequest {
   std::string remote_address;
 };
 
+// A body that is made as it is sent: fills the front of the room, returns how much of it; 0: the
+// body ends. For content that has no length beforehand (chunked transfer).
+using HttpSource = std::function<size_t(std::span<char> room)>;
+
 struct HttpResponse {
   int status = 200;
   std::map<std::string, std::string> headers;
@@ -33,6 +38,18 @@ struct HttpResponse {
   // Instead of body: a byte range of a file.
   os::Path file;
   uint64_t file_offset = 0, file_length = 0;
+  HttpSource source;  // instead of body, to HTTP/1.1: asked on the server's thread
+};
+
+// A request's body that is looked at as it comes and not kept. On the server's thread.
+class HttpUpload {
+ public:
+  virtual ~HttpUpload() = default;
+  // False: nothing more is wanted; the answer goes out at once and the connection ends. First
+  // called without bytes, before any is read.
+  virtual bool take(size_t bytes) = 0;
+  // The answer, when the body has ended or is no longer wanted.
+  virtual HttpResponse end() = 0;
 };
 
 // Calls may finish later and from any thread (long poll): reply is called exactly once.
@@ -50,6 +67,9 @@ struct HttpServerOptions {
   // strangers cannot fill the memory; what else they may is the handler's business. Empty: anyone.
   std::function<bool(const HttpRequest&)> admit;
   uint64_t stranger_body_bytes = uint64_t{64} << 10;
+  // Asked like admit: who takes this request's body and answers it, instead of the handler; no
+  // bound of bytes but its own. nullptr: an ordinary request.
+  std::function<std::unique_ptr<HttpUpload>(const HttpRequest&)> upload;
   int32_t idle_timeout_ms = 60000;
   int32_t max_connections = 1000;
 };
@@ -77,6 +97,14 @@ struct HttpClientOptions {
   int32_t timeout_ms = 30000;  // connect, and idle while transferring
 };
 
+// Bodies that are not kept, in either direction.
+struct HttpFlow {
+  HttpSource send;  // the request's; ends early where the server answers before it has all
+  // As bytes of the answer's come, if its status is below 300; false: enough, and the connection
+  // ends.
+  std::function<bool(size_t bytes)> arrived;
+};
+
 // Blocking, one connection, reconnects when it was closed. One thread at a time.
 class HttpClient {
  public:
@@ -89,6 +117,11 @@ class HttpClient {
   Result<HttpResponse> request(const std::string& method, const std::string& target,
                                std::string body = {},
                                std::map<std::string, std::string> headers = {});
+  // The same with bodies that are not kept; never repeated on a fresh connection.
+  Result<HttpResponse> stream(const std::string& method, const std::string& target,
+                              const HttpFlow& flow);
+  // Any thread: the request under way ends with kCancelled, and so does every later one.
+  void interrupt();
 
  private:
   struct Impl;

@@ -1,78 +1,33 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
-#include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
 #include <chrono>
-#include <fstream>
-#include <set>
 #include <thread>
+#include <vector>
 
 #include "base/log.h"
 #include "base/os/signals.h"
-#include "net/http/http.h"
+#include "net/http/connection.h"
 #include "net/http/tls_context.h"
 #include "net/http/uri.h"
 
 namespace weft::net {
 namespace {
 
-namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = beast::http;
-using asio::ip::tcp;
-using boost::system::error_code;
-using std::chrono::milliseconds;
+namespace http = boost::beast::http;
+using namespace http_server;
 using std::chrono::steady_clock;
-using Stream = asio::ssl::stream<beast::tcp_stream>;
 
-constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr uint32_t kMaxHeaderBytes = 16 << 10;
 constexpr milliseconds kHandshakeTime{10000};
 constexpr milliseconds kHeaderTime{10000};
-constexpr milliseconds kLingerTime{3000};
 constexpr milliseconds kMaxReplyTime{600000};
-constexpr uint64_t kMinBytesPerSecond = 16 << 10;  // slower senders and readers are cut off
-constexpr uint64_t kMaxLingerBytes = uint64_t{64} << 20;
-constexpr size_t kFilePieceBytes = 64 << 10;
-
-struct Connection;
-
-// What the thread works on. Replies hold it too: they may come after the server has gone.
-struct Core {
-  Core(HttpServerOptions o, HttpHandler h, asio::ssl::context t)
-      : options(std::move(o)), handler(std::move(h)), tls(std::move(t)), acceptor(io) {}
-
-  HttpServerOptions options;
-  HttpHandler handler;
-  asio::ssl::context tls;
-  std::set<Connection*> connections;  // of the thread only
-  asio::io_context io{1};             // after the set: its coroutines leave it when destroyed
-  tcp::acceptor acceptor;
-};
-
-struct Connection {
-  Connection(Core& c, tcp::socket socket) : core(c), stream(std::move(socket), c.tls) {
-    core.connections.insert(this);
-  }
-  ~Connection() { core.connections.erase(this); }
-  beast::tcp_stream& tcp() { return stream.next_layer(); }
-
-  Core& core;
-  Stream stream;
-  beast::flat_buffer buffer;
-  std::string remote, certificate_pem;
-};
 
 // One request waiting for its reply; touched by the thread only.
 struct Pending {
@@ -105,97 +60,6 @@ class Replier {
   std::shared_ptr<Pending> pending_;
   std::atomic<bool> done_{false};
 };
-
-milliseconds transfer_time(const Core& core, uint64_t bytes) {
-  return milliseconds(core.options.idle_timeout_ms + int64_t(bytes / kMinBytesPerSecond) * 1000);
-}
-
-bool is_field_text(std::string_view text) {
-  return text.find_first_of(std::string_view("\r\n\0", 3)) == std::string_view::npos;
-}
-
-template <typename Body>
-void fill_header(http::response<Body>& out, const HttpResponse& response, bool keep_alive) {
-  out.keep_alive(keep_alive);
-  if (response.status != 204) out.set(http::field::content_type, response.content_type);
-  for (const auto& [name, value] : response.headers) {
-    if (is_field_text(name) && is_field_text(value)) out.set(name, value);
-  }
-}
-
-asio::awaitable<bool> write_header_only(Connection& c, const HttpResponse& response,
-                                        uint64_t length, unsigned version, bool keep_alive) {
-  http::response<http::empty_body> out{http::int_to_status(unsigned(response.status)), version};
-  fill_header(out, response, keep_alive);
-  out.content_length(length);
-  http::response_serializer<http::empty_body> serializer{out};
-  c.tcp().expires_after(transfer_time(c.core, 0));
-  auto [ec, n] = co_await http::async_write_header(c.stream, serializer, kAwait);
-  co_return !ec;
-}
-
-asio::awaitable<bool> write_file(Connection& c, const HttpResponse& response, std::ifstream& file) {
-  std::vector<char> piece(kFilePieceBytes);
-  uint64_t left = response.file_length;
-  while (left > 0) {
-    const size_t want = size_t(std::min<uint64_t>(left, piece.size()));
-    // A file that shrank: the connection ends short, which the client sees.
-    if (!file.read(piece.data(), std::streamsize(want))) co_return false;
-    c.tcp().expires_after(transfer_time(c.core, 0));
-    auto [ec, n] = co_await asio::async_write(c.stream, asio::buffer(piece.data(), want), kAwait);
-    if (ec) co_return false;
-    left -= want;
-  }
-  co_return true;
-}
-
-asio::awaitable<bool> write_body(Connection& c, HttpResponse& response, unsigned version,
-                                 bool keep_alive) {
-  http::response<http::string_body> out{http::int_to_status(unsigned(response.status)), version};
-  fill_header(out, response, keep_alive);
-  out.body() = std::move(response.body);
-  if (response.status != 204) out.content_length(out.body().size());
-  c.tcp().expires_after(transfer_time(c.core, out.body().size()));
-  auto [ec, n] = co_await http::async_write(c.stream, out, kAwait);
-  co_return !ec;
-}
-
-// Whether the connection may carry another request.
-asio::awaitable<bool> write_response(Connection& c, HttpResponse response, bool head,
-                                     unsigned version, bool keep_alive) {
-  if (response.status < 200 || response.status > 599) response.status = 500;
-  bool written = false;
-  if (!response.file.empty()) {
-    std::ifstream file(response.file, std::ios::binary);
-    if (!file.seekg(std::streamoff(response.file_offset))) {
-      HttpResponse failed = problem_response(
-          make_error(Code::kIo, "cannot open the file of this answer", "try again"));
-      written = co_await write_body(c, failed, version, keep_alive);
-    } else {
-      written = co_await write_header_only(c, response, response.file_length, version, keep_alive);
-      if (written && !head) written = co_await write_file(c, response, file);
-    }
-  } else if (head) {
-    written = co_await write_header_only(c, response, response.body.size(), version, keep_alive);
-  } else {
-    written = co_await write_body(c, response, version, keep_alive);
-  }
-  co_return written&& keep_alive;
-}
-
-// Reads and drops what the client still sends, so that closing does not reset the connection
-// before it has read our answer.
-asio::awaitable<void> linger(Connection& c) {
-  error_code ignored;
-  c.tcp().socket().shutdown(tcp::socket::shutdown_send, ignored);
-  c.tcp().expires_after(kLingerTime);
-  std::vector<char> sink(kFilePieceBytes);
-  for (uint64_t total = 0; total < kMaxLingerBytes;) {
-    auto [ec, n] = co_await c.tcp().async_read_some(asio::buffer(sink), kAwait);
-    if (ec) break;
-    total += n;
-  }
-}
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -291,15 +155,21 @@ uint64_t body_limit_of(const Core& core, const std::optional<HttpRequest>& heade
                   : std::min(core.options.max_body_bytes, core.options.stranger_body_bytes);
 }
 
+// Tells a client that waits for it to send its body. False: the connection is gone.
+template <typename AnyParser>
+asio::awaitable<bool> go_on(Connection& c, const AnyParser& parser) {
+  if (!beast::iequals(parser.get()[http::field::expect], "100-continue")) co_return true;
+  http::response<http::empty_body> go_on{http::status::continue_, parser.get().version()};
+  auto [ec, n] = co_await http::async_write(c.stream, go_on, kAwait);
+  co_return !ec;
+}
+
 asio::awaitable<error_code> read_body(Connection& c, Parser& parser, uint64_t limit) {
   const auto length = parser.content_length_remaining();
   // The parser itself checks a stated length with the header only.
   if (length && *length > limit) co_return http::make_error_code(http::error::body_limit);
   parser.body_limit(limit);
-  if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
-    http::response<http::empty_body> go_on{http::status::continue_, parser.get().version()};
-    if (auto [ec, n] = co_await http::async_write(c.stream, go_on, kAwait); ec) co_return ec;
-  }
+  if (!co_await go_on(c, parser)) co_return asio::error::connection_aborted;
   const auto end = steady_clock::now() + transfer_time(c.core, length.value_or(limit));
   const milliseconds idle(c.core.options.idle_timeout_ms);
   while (!parser.is_done()) {
@@ -308,6 +178,35 @@ asio::awaitable<error_code> read_body(Connection& c, Parser& parser, uint64_t li
     if (ec) co_return ec;
   }
   co_return error_code{};
+}
+
+// Says why, once, and ends the connection.
+asio::awaitable<bool> refuse(Connection& c, HttpResponse response) {
+  co_await write_response(c, std::move(response), false, 11, false);
+  co_await linger(c);
+  co_return false;
+}
+
+asio::awaitable<bool> serve_upload(Connection& c, Parser& header, HttpUpload& upload) {
+  http::request_parser<http::buffer_body> parser(std::move(header));
+  parser.body_limit(boost::none);  // the upload has its own
+  std::vector<char> piece(kPieceBytes);
+  bool wanted = upload.take(0);
+  if (wanted && !co_await go_on(c, parser)) co_return false;
+  while (wanted && !parser.is_done()) {
+    auto& body = parser.get().body();
+    body.data = piece.data();
+    body.size = piece.size();
+    c.tcp().expires_after(milliseconds(c.core.options.idle_timeout_ms));
+    auto [ec, n] = co_await http::async_read_some(c.stream, c.buffer, parser, kAwait);
+    if (ec && ec != http::error::need_buffer) {
+      if (!is_http_error(ec)) co_return false;
+      co_return co_await refuse(c, refusal(ec, 0, false));
+    }
+    if (body.size < piece.size()) wanted = upload.take(piece.size() - body.size);
+  }
+  if (!parser.is_done()) co_return co_await refuse(c, upload.end());
+  co_return co_await write_response(c, upload.end(), false, 11, parser.keep_alive());
 }
 
 asio::awaitable<bool> serve_one(Connection& c, std::weak_ptr<Core> core) {
@@ -319,15 +218,16 @@ asio::awaitable<bool> serve_one(Connection& c, std::weak_ptr<Core> core) {
   std::optional<HttpRequest> request;
   if (!ec) {
     request = to_request(c, parser.get());
+    std::unique_ptr<HttpUpload> upload;
+    if (request && c.core.options.upload) upload = c.core.options.upload(*request);
+    if (upload) co_return co_await serve_upload(c, parser, *upload);
     limit = body_limit_of(c.core, request);
     ec = co_await read_body(c, parser, limit);
   }
   if (ec) {
     if (!is_http_error(ec)) co_return false;
     const bool stranger = limit < c.core.options.max_body_bytes;
-    co_await write_response(c, refusal(ec, limit, stranger), false, 11, false);
-    co_await linger(c);
-    co_return false;
+    co_return co_await refuse(c, refusal(ec, limit, stranger));
   }
   auto in = parser.release();
   const bool keep_alive = in.keep_alive(), head = in.method() == http::verb::head;
