@@ -20,7 +20,9 @@
 #include "daemon/event_queue.h"
 #include "daemon/host_facts.h"
 #include "daemon/measurement.h"
+#include "daemon/peer_server.h"
 #include "daemon/prepare_files.h"
+#include "daemon/probing.h"
 #include "net/control/control.h"
 
 namespace weft::daemon {
@@ -42,17 +44,22 @@ class ServiceImpl final : public Service {
         transfers_("weft-transfer") {}
 
   Status begin() {
-    WEFT_TRY(blob_server_,
-             serve_cached_blobs(blobs_, member_, revoked_, config_.text("listen_host"),
-                                static_cast<uint16_t>(config_.integer("blob_port"))));
+    WEFT_TRY(peer_server_,
+             serve_peers(blobs_, desk_, member_, revoked_, config_.text("listen_host"),
+                         static_cast<uint16_t>(config_.integer("blob_port"))));
     facts_ = host_capabilities(config_.text("device"), config_.text("name"));
     std::string advertise = config_.text("advertise_host");
     if (advertise.empty()) advertise = route_address(member_.control_host, member_.control_port);
     facts_.set_advertise_host(advertise);
-    facts_.set_blob_port(blob_server_->port());
+    facts_.set_blob_port(peer_server_->port());
     facts_.set_version(kVersion);
     measurement_.emplace(measurement_options(), events_, clock_,
                          [this](const job::DeviceProfile&) { send_profile(); });
+    probing_.emplace(member_, events_, [this](proto::ProbeReport report) {
+      proto::PeerMessage message;
+      *message.mutable_probe() = std::move(report);
+      send(std::move(message));
+    });
     net::ControlClientOptions options;
     options.host = member_.control_host;
     options.port = member_.control_port;
@@ -89,9 +96,17 @@ class ServiceImpl final : public Service {
       send_heartbeat();
     }
     check_broker();
-    measurement_->tick(welcomed_ && !assignment_ && !draining_ && !leaving_);
+    measurement_->tick(welcomed_ && free() && !probing_->measuring() && !desk_.in_use());
+    // Whoever measures itself or others is measured by nobody.
+    if (free() && !measurement_->measuring() && !probing_->measuring()) {
+      desk_.open();
+    } else {
+      desk_.close();
+    }
     if (draining_ && !assignment_) leaving_ = true;
   }
+
+  bool free() const { return !assignment_ && !draining_ && !leaving_; }
 
   // Without a broker nobody may be told to stop us: a worker left alone ends after a stated time.
   // Time in which this machine slept is not held against the broker, which speaks first when it
@@ -201,7 +216,7 @@ class ServiceImpl final : public Service {
         }
         break;
       case proto::BrokerMessage::kProbe:
-        answer_busy(message.probe());
+        probe(message.probe());
         break;
       case proto::BrokerMessage::kDrain:
         drain("the broker asked for it");
@@ -241,11 +256,10 @@ class ServiceImpl final : public Service {
     send(std::move(message));
   }
 
-  // The broker asks again later, or somebody else.
-  void answer_busy(const proto::Probe& probe) {
+  void probe(const proto::Probe& asked) {
+    if (free() && !measurement_->measuring() && !desk_.in_use()) return probing_->begin(asked);
     proto::PeerMessage message;
-    message.mutable_probe()->set_task(probe.task());
-    message.mutable_probe()->set_outcome("busy");
+    *message.mutable_probe() = busy_report(asked.task());
     send(std::move(message));
   }
 
@@ -264,9 +278,15 @@ class ServiceImpl final : public Service {
       log_warning("a new assignment replaces job {}", assignment_->wire_state().job());
       assignment_->stop("a new assignment replaces it");
     }
-    measurement_->interrupt(fmt::format("job {} needs the machine", message.job()));
+    put_off_measuring(fmt::format("job {} needs the machine", message.job()));
     assignment_ = std::move(*assignment);
     assignment_->begin();
+  }
+
+  void put_off_measuring(const std::string& why) {
+    desk_.close();
+    measurement_->interrupt(why);
+    probing_->interrupt(why);
   }
 
   void refuse(const proto::Prepare& prepare, const Error& error) {
@@ -330,7 +350,7 @@ class ServiceImpl final : public Service {
     if (draining_) return;
     log_info("draining: {}", why);
     os::notify_service_manager("STOPPING=1\nSTATUS=draining");
-    measurement_->interrupt("the peer drains");
+    put_off_measuring("the peer drains");
     draining_ = true;
     next_heartbeat_ms_ = 0;
   }
@@ -342,7 +362,7 @@ class ServiceImpl final : public Service {
   }
 
   void leave() {
-    measurement_->interrupt("the peer leaves");
+    put_off_measuring("the peer leaves");
     const int64_t deadline =
         clock_.monotonic_ms() + config_.integer("stop_grace_ms") + kLeaveGraceMs;
     while (assignment_ && clock_.monotonic_ms() < deadline) {
@@ -356,7 +376,7 @@ class ServiceImpl final : public Service {
     send(std::move(message), static_cast<int32_t>(kLeaveGraceMs));
     events_.run_for(200);
     control_->stop();
-    blob_server_->stop();
+    peer_server_->stop();
   }
 
   const Config& config_;
@@ -368,10 +388,12 @@ class ServiceImpl final : public Service {
   TaskRunner transfers_;
   proto::Capabilities facts_;
   std::shared_ptr<RevokedPeers> revoked_ = std::make_shared<RevokedPeers>();
-  std::unique_ptr<net::HttpServer> blob_server_;
+  net::ProbeDesk desk_;
+  std::unique_ptr<net::HttpServer> peer_server_;
   std::unique_ptr<net::ControlClient> control_;
   std::shared_ptr<Assignment> assignment_;
   std::optional<Measurement> measurement_;
+  std::optional<Probing> probing_;
   bool welcomed_ = false;
   uint64_t welcomed_session_ = 0;
   uint64_t broker_session_ = 0;

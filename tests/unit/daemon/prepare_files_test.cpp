@@ -90,7 +90,7 @@ class PrepareFilesTest : public ::testing::Test {
   net::BlobStore at_broker_ = net::BlobStore::open(dir_ / "broker").value();
   net::BlobStore here_ = net::BlobStore::open(dir_ / "here").value();
   net::HttpResponse certificate_answer_{
-      .headers = {}, .body = R"({"certificate_pem":"a certificate"})", .file = {}};
+      .headers = {}, .body = R"({"certificate_pem":"a certificate"})", .file = {}, .source = {}};
   json certificate_request_;
   Membership member_;
   std::unique_ptr<net::HttpServer> broker_;
