@@ -6,7 +6,8 @@ lost (by seed). TCP keeps its round trip: packets pass, nothing is answered on t
 An end is a veth pair: one device in the end's namespace, the other in the gate's. Their token buckets (tc tbf) are
 the access line: that of the end's device its uplink, that of the gate's device its downlink. What lies between is a
 delay line in this process, which reads and writes the gate's devices as packet sockets: packets of a pair leave at
-the pair's rate and arrive after its delay, in order. Its queue holds what the pair carries in 0.1 s and two delays,
+the pair's rate and arrive after its delay, in order; they came when the kernel says so, not when this process, which
+may wake late, looks. Its queue holds what the pair carries in 0.1 s and two delays,
 and 256 KiB; what comes then is dropped, as a router does, and so do the token buckets.
 
 A program of its own, so that nothing else of the caller delays packets: reads a network as JSON from
@@ -25,13 +26,14 @@ import random
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 
 ETH_P_IP = 0x0800
 SOL_PACKET, PACKET_IGNORE_OUTGOING, PACKET_VNET_HDR = 263, 23, 15
-SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
+SO_SNDBUFFORCE, SO_RCVBUFFORCE, SO_TIMESTAMPNS = 32, 33, 35
 SOCKET_BUFFER = 64 << 20
 # Before the packet: virtio_net_hdr, which tells how a packet of several segments is to be cut.
 VNET_HEADER = 10
@@ -98,6 +100,7 @@ class End:
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
         self.socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
         self.socket.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         for option in (SO_SNDBUFFORCE, SO_RCVBUFFORCE):
             self.socket.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER)
         self.socket.bind((self.far, ETH_P_IP))
@@ -152,11 +155,17 @@ class Gate:
         heapq.heappush(self.queue, (when, self.order, target, packet))
 
     def take(self, source, now):
+        since_1970 = time.time() - now  # of the clock the rest runs by
         for _ in range(64):
             try:
-                packet = os.read(source.fd, 70000)
+                packet, said, _, _ = source.socket.recvmsg(70000, 64)
             except BlockingIOError:
                 return
+            came = now
+            for level, kind, stamp in said:
+                if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
+                    seconds, nanoseconds = struct.unpack("qq", stamp)
+                    came = min(now, seconds - since_1970 + nanoseconds * 1e-9)
             start = VNET_HEADER + ETHERNET
             target = self.by_address.get(packet[start + 16:start + 20])
             if target is None or target is source:
@@ -164,11 +173,11 @@ class Gate:
             packet = packet[:VNET_HEADER] + target.hardware + source.hardware + packet[start - 2:]
             way = self.ways.get((source.name, target.name))
             if way is None:
-                self.push(now, target, packet)
+                self.push(came, target, packet)
                 continue
-            gone = max(now, way.free) + self.wire_bytes(packet) * way.byte
+            gone = max(came, way.free) + self.wire_bytes(packet) * way.byte
             lost = way.loss and len(packet) > 200 and self.random.random() < way.loss
-            if lost or gone - now > MAX_QUEUE_S + 2 * way.delay + MAX_QUEUE_BYTES * way.byte:
+            if lost or gone - came > MAX_QUEUE_S + 2 * way.delay + MAX_QUEUE_BYTES * way.byte:
                 continue
             way.free = gone
             self.push(gone + way.delay, target, packet)
