@@ -9,6 +9,7 @@
 #include "executor/fan_out.h"
 #include "executor/runtime_impl.h"
 #include "executor/weights.h"
+#include "job/work.h"
 #include "opdag/derive.h"
 
 namespace weft::executor {
@@ -44,6 +45,15 @@ std::optional<std::pair<opdag::ValueId, opdag::ValueId>> class_outputs(const opd
   return std::nullopt;
 }
 
+bool multiplies_matrices(const opdag::Graph& graph, const opdag::Partition& partition,
+                         int32_t stage) {
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (partition.stage_of[i] != stage) continue;
+    if (job::op_class_of(graph.nodes[i]) == job::OpClass::kMatrix) return true;
+  }
+  return false;
+}
+
 void bind(StageProgram& target, ProgramSpec& spec, const ProgramInput& input, InputBinding binding,
           bool gradient = false) {
   spec.inputs.push_back(input);
@@ -70,6 +80,7 @@ Status RuntimeImpl::build(const WeightSource& weights) {
       edge.to = edge.edge.to;
     }
     if (!options_.keep_gradients) WEFT_TRY_STATUS(make_optimizer());
+    if (multiplies_matrices(graph_, partition, options_.stage)) allocate_workspace(device_);
   }
   if (!eval_graph_.nodes.empty()) {
     WEFT_TRY(const auto eval, opdag::eval_partition(graph_, partition, eval_graph_));

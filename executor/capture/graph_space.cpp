@@ -3,7 +3,9 @@
 namespace weft::executor {
 
 #ifdef WEFT_CUDA
-std::unique_ptr<GraphSpace> make_cuda_graph_space(at::Device device);  // cuda/graph_space.cpp
+// cuda/graph_space.cpp
+std::unique_ptr<GraphSpace> make_cuda_graph_space(at::Device device);
+void allocate_cuda_workspace(at::Device device);
 #endif
 
 std::unique_ptr<GraphSpace> GraphSpace::make(at::Device device) {
@@ -12,6 +14,13 @@ std::unique_ptr<GraphSpace> GraphSpace::make(at::Device device) {
 #endif
   static_cast<void>(device);
   return nullptr;
+}
+
+void allocate_workspace(at::Device device) {
+#ifdef WEFT_CUDA
+  if (device.is_cuda()) allocate_cuda_workspace(device);
+#endif
+  static_cast<void>(device);
 }
 
 }  // namespace weft::executor

@@ -28,4 +28,8 @@ class GraphSpace {
   virtual std::unique_ptr<DeviceGraph> capture(const std::function<void()>& work) = 0;
 };
 
+// What matrix products need of memory on the calling thread's stream. Plain runs and captures share
+// it; made on the first product, it would split the memory that activations leave.
+void allocate_workspace(at::Device device);
+
 }  // namespace weft::executor

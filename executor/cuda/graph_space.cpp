@@ -13,29 +13,32 @@
 namespace weft::executor {
 namespace {
 
-// cuBLAS keeps a workspace (32 MiB on Hopper) for each pair of handle and stream it meets.
-void give_up_workspace_of_current_stream() {
+// cuBLAS keeps a workspace (32 MiB on Hopper) for each pair of handle and stream it meets. Captures
+// use that of the current stream: graphs are replayed there, in turn with plain runs.
+void lend_workspace(const c10::Stream& to) {
   void* const handle = at::cuda::getCurrentCUDABlasHandle();
-  void* const stream = c10::cuda::getCurrentCUDAStream().stream();
+  void* const from = c10::cuda::getCurrentCUDAStream().stream();
   auto& workspaces = at::cuda::cublas_handle_stream_to_workspace();
   const std::unique_lock lock(workspaces.mutex);
-  workspaces.map.erase({handle, stream});
+  const auto own = workspaces.map.find({handle, from});
+  if (own == workspaces.map.end()) return;  // cuBLAS has its own
+  workspaces.map.insert_or_assign({handle, to.native_handle()},
+                                  at::DataPtr(own->second.get(), own->second.device()));
 }
 
-// One for all captures of a thread on a device. Its workspace takes the place of the one that plain
-// runs made, and is in no graph's memory. Graphs have memory of their own: what plain runs left in
-// the cache would stand beside it.
+// One for all captures of a thread on a device. Graphs have memory of their own: what plain runs
+// left in the cache would stand beside it.
 c10::Stream capture_stream(c10::DeviceIndex device) {
   thread_local std::map<c10::DeviceIndex, c10::Stream> streams;
   const c10::DeviceGuard on_device(c10::Device(c10::kCUDA, device));
-  const auto known = streams.find(device);
-  if (known == streams.end()) give_up_workspace_of_current_stream();
+  auto known = streams.find(device);
+  if (known == streams.end()) {
+    const c10::Stream stream = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device);
+    lend_workspace(stream);
+    known = streams.emplace(device, stream).first;
+  }
   at::accelerator::emptyCache();
-  if (known != streams.end()) return known->second;
-  const c10::Stream stream = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device);
-  const c10::StreamGuard guard(stream);
-  at::cuda::getCurrentCUDABlasHandle();
-  return streams.emplace(device, stream).first->second;
+  return known->second;
 }
 
 class CudaGraph final : public DeviceGraph {
@@ -73,6 +76,12 @@ class CudaGraphSpace final : public GraphSpace {
 };
 
 }  // namespace
+
+void allocate_cuda_workspace(at::Device device);
+void allocate_cuda_workspace(at::Device device) {
+  const c10::DeviceGuard guard(device);
+  at::cuda::getCurrentCUDABlasHandle();
+}
 
 std::unique_ptr<GraphSpace> make_cuda_graph_space(at::Device device);
 std::unique_ptr<GraphSpace> make_cuda_graph_space(at::Device device) {
