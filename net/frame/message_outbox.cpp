@@ -71,11 +71,14 @@ MessageOutbox::NextFrame MessageOutbox::next_frame(std::vector<std::byte>& out,
                 body, out);
   }
   transfer.offset += count;
+  const bool overtakes = unfinished_.has_value() && !(*unfinished_ == key);
+  unfinished_ = key;
   if (transfer.offset == total) {
     transfer.state = State::kSent;
     ready_.erase(ready_.begin());
+    unfinished_.reset();
   }
-  return {key, body};
+  return {key, body, overtakes};
 }
 
 void MessageOutbox::release(Transfer& transfer) {
@@ -140,6 +143,7 @@ int64_t MessageOutbox::on_connected(const HelloFrame& hello) {
 void MessageOutbox::on_disconnected() {
   connected_ = false;
   ready_.clear();
+  unfinished_.reset();
   next_transfer_ = 1;
 }
 

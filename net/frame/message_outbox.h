@@ -32,6 +32,7 @@ class MessageOutbox {
   struct NextFrame {
     MessageKey key;  // whose it is
     std::span<const std::byte> body;
+    bool overtakes = false;  // goes ahead of a message of which a part is sent
   };
   // The next frame of the most urgent message, at most frame_bytes long: appends its head to out;
   // its body stays where the message has it and is valid until any other call. Requires
@@ -87,6 +88,7 @@ class MessageOutbox {
   std::map<Channel, Queue> queues_;
   std::map<MessageKey, Transfer> in_flight_;
   std::map<Rank, MessageKey> ready_;
+  std::optional<MessageKey> unfinished_;  // the last frame was of it, and not its last
   std::vector<Message> released_;
 };
 

@@ -6,7 +6,10 @@
 namespace weft::net {
 namespace {
 
-constexpr double kWriteSeconds = 0.001, kSlowWriteSeconds = 0.006;
+constexpr double kWriteSeconds = 0.001;
+// A slow link bears longer writes rather than the headers of short ones: so long where something
+// urgent may come, and where nothing did.
+constexpr double kUrgentWriteSeconds = 0.005, kBulkWriteSeconds = 0.016;
 constexpr int64_t kMaxWindowMs = 3000;
 constexpr double kGrowing = 1.05;   // by more than this from window to window
 constexpr double kProbeGain = 1.1;  // of the first probe; then doubled in excess
@@ -48,6 +51,7 @@ bool Pacer::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms) 
   acknowledged_ = acknowledged;
   begun_ = true;
   busy_ = more_;
+  urgent_ = urgent_ && now_ms - urgent_ms_ < kUrgentMemoryMs;
   round_trip_ms_ = round_trip_ms;
   shortest_ms_ = shortest_ms_ == 0 ? round_trip_ms : std::min(shortest_ms_, round_trip_ms);
   window_ms_ = 0;
@@ -63,6 +67,11 @@ bool Pacer::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms) 
         kMinWindowMs, kMaxWindowMs);
   }
   return usable || interrupted;
+}
+
+bool Pacer::note_urgent(int64_t now_ms) {
+  urgent_ms_ = now_ms;
+  return !std::exchange(urgent_, true);
 }
 
 void Pacer::enter(Phase phase, int64_t now_ms) {
@@ -161,9 +170,9 @@ void Pacer::measured_probe(double rate, int64_t now_ms) {
 
 size_t Pacer::write_bytes() const {
   if (rate_ <= 0) return kFirstWrite;
-  // A slow link bears longer writes rather than the headers of short ones.
-  const size_t least =
-      std::clamp(static_cast<size_t>(rate_ * kSlowWriteSeconds), kMinWrite, 2 * kMinWrite);
+  const double seconds = urgent_ ? kUrgentWriteSeconds : kBulkWriteSeconds;
+  const size_t most = urgent_ ? 2 * kMinWrite : kFirstWrite;
+  const size_t least = std::clamp(static_cast<size_t>(rate_ * seconds), kMinWrite, most);
   return std::clamp(static_cast<size_t>(rate_ * kWriteSeconds), least, kMaxWrite);
 }
 

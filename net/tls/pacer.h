@@ -1,7 +1,8 @@
 // Pacer: how much to hand to the kernel at once, from what a connection's peer acknowledges. Bytes
 // inside the kernel or the network cannot be overtaken by an urgent message; bytes not yet handed
-// over can. So writes are about a millisecond of the measured rate each, and a slow link is paced a
-// little below its rate, which keeps the queue on our side. Pure: no socket, time is given.
+// over can. So writes are about a millisecond of the measured rate each (a few on a slow link, more
+// while nothing wants to overtake), and a slow link is paced a little below its rate, which keeps
+// the queue on our side. Pure: no socket, time is given.
 //
 // The rate is that of acknowledged bytes over windows in which there was always more to send: at
 // first unpaced, until a queue stands in the way for a whole window or the rate grows no more;
@@ -31,6 +32,7 @@ class Pacer {
   static constexpr double kMaxPacedRate = 50e6, kMaxFarPacedRate = 250e6;  // bytes a second
   static constexpr double kFarMs = 5;                                      // of round trip
   static constexpr size_t kMinWrite = 4096, kFirstWrite = 16 * 1024, kMaxWrite = 512 * 1024;
+  static constexpr int64_t kUrgentMemoryMs = 3000;
 
   // After each write: whether there is more to send. A window with a lull measures the sender, and
   // so does one that begins in a lull.
@@ -38,6 +40,8 @@ class Pacer {
     more_ = more;
     busy_ = busy_ && more;
   }
+  // A message went ahead of one that was under way. True: write_bytes() is less than it was.
+  bool note_urgent(int64_t now_ms);
   // When update wants to be called next.
   bool due(int64_t now_ms) const { return now_ms - since_ms_ >= window_ms_; }
   // acknowledged: bytes, by the other side's TCP since the connection began, out of order ones
@@ -74,6 +78,8 @@ class Pacer {
   double shortest_ms_ = 0, shortest_before_ms_ = 0;  // since the last probe, and before it
   int windows_ = 0;  // of this phase; slow ones in a row while cruising
   bool begun_ = false, busy_ = false, more_ = false;
+  bool urgent_ = false;  // something was, lately
+  int64_t urgent_ms_ = 0;
   int64_t since_ms_ = 0, phase_since_ms_ = 0, window_ms_ = kMinWindowMs;
   uint64_t acknowledged_ = 0;
 };

@@ -353,6 +353,9 @@ TlsStream::ErrorCode TlsCore::fill(Connection& connection) {
     } else if (!connection.leaving && outbox.has_frame() && room >= kWorthPackingBytes) {
       const auto next = outbox.next_frame(head, std::min(frame, room));
       body = next.body;
+      if (next.overtakes && connection.pacer.note_urgent(now_ms())) {
+        os::set_unsent_limit(connection.socket().native_handle(), connection.pacer.write_bytes());
+      }
       count(next.key, head.size() + body.size());
     } else {
       break;

@@ -25,10 +25,10 @@ DecodedFrame decode(const std::vector<std::byte>& bytes) {
   return std::move(decoded).value();
 }
 
-MessageKey append_frame(MessageOutbox& outbox, std::vector<std::byte>& out) {
-  const auto [key, body] = outbox.next_frame(out, kFrame);
-  out.insert(out.end(), body.begin(), body.end());
-  return key;
+MessageOutbox::NextFrame append_frame(MessageOutbox& outbox, std::vector<std::byte>& out) {
+  const auto next = outbox.next_frame(out, kFrame);
+  out.insert(out.end(), next.body.begin(), next.body.end());
+  return next;
 }
 
 // Stage 0 sends to stage 1; the answers of stage 1 travel back in order until the wire breaks.
@@ -180,12 +180,16 @@ TEST(FrameLink, UrgentMessagesOvertakeAtFrameBorders) {
   outbox.push(make_message(make_key(MessageKind::kTiedWeight, 0, 0, 3, 0), 20000));
   outbox.push(make_message(make_key(MessageKind::kActivation, 0, 0, 3, 1), 9000));
   std::vector<std::byte> out;
-  EXPECT_EQ(append_frame(outbox, out).kind, MessageKind::kActivation);
+  const auto first = append_frame(outbox, out);
+  EXPECT_EQ(first.key.kind, MessageKind::kActivation);
+  EXPECT_FALSE(first.overtakes);
   outbox.push(make_message(make_key(MessageKind::kGradient, 0, 1, 3, 1), 9000));
   outbox.push(make_message(make_key(MessageKind::kGradient, 0, 1, 3, 0), 9000));
   std::vector<std::pair<MessageKind, uint32_t>> order;
   while (outbox.has_frame()) {
-    const auto key = append_frame(outbox, out);
+    const auto next = append_frame(outbox, out);
+    const MessageKey key = next.key;
+    EXPECT_EQ(next.overtakes, order.empty()) << "once, ahead of the activation that had begun";
     if (order.empty() || order.back() != std::pair(key.kind, key.micro_batch)) {
       order.emplace_back(key.kind, key.micro_batch);
     }
