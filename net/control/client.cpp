@@ -158,9 +158,9 @@ void Client::take(const std::string& bytes) {
     return;
   }
   if (message.id() == 0) return;
-  const Arrival arrival = in_.check(message.session(), message.id(), message.previous());
-  if (arrival == Arrival::kEarly) return;
-  if (arrival == Arrival::kNew && message.body_case() != Body::BODY_NOT_SET) {
+  const Admission admission = in_.check(message.session(), message.id(), message.previous());
+  if (admission == Admission::kEarly) return;
+  if (admission == Admission::kNew && message.body_case() != Body::BODY_NOT_SET) {
     try {
       on_message_(message);
     } catch (const std::exception& error) {

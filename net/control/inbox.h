@@ -9,7 +9,7 @@
 
 namespace weft::net {
 
-enum class Arrival {
+enum class Admission {
   kNew,        // handle, then acknowledge
   kDuplicate,  // acknowledge only
   kEarly,      // one before it is missing: ignore, the sender repeats both
@@ -18,7 +18,7 @@ enum class Arrival {
 class Inbox {
  public:
   // id > 0. Records the message as handled when it says kNew.
-  Arrival check(uint64_t session, uint64_t id, uint64_t previous);
+  Admission check(uint64_t session, uint64_t id, uint64_t previous);
 
  private:
   // A sender has one session per start; messages of the one before may still be under way.

@@ -211,11 +211,11 @@ void Server::deliver(const std::string& name, Peer& peer, const proto::PeerMessa
   }
   const bool heartbeat = message.body_case() == Body::kHeartbeat;
   if (!heartbeat && message.id() == 0) return;
-  const Arrival arrival = heartbeat
-                              ? Arrival::kNew
-                              : peer.in.check(message.session(), message.id(), message.previous());
-  if (arrival == Arrival::kEarly) return;
-  if (arrival == Arrival::kNew && message.body_case() != Body::BODY_NOT_SET) {
+  const Admission admission =
+      heartbeat ? Admission::kNew
+                : peer.in.check(message.session(), message.id(), message.previous());
+  if (admission == Admission::kEarly) return;
+  if (admission == Admission::kNew && message.body_case() != Body::BODY_NOT_SET) {
     try {
       on_message_(name, message);
     } catch (const std::exception& error) {

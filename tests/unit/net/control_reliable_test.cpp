@@ -70,15 +70,15 @@ TEST(OutboxTest, IsBounded) {
 
 TEST(InboxTest, HandlesEachOnceInOrderAndForgetsOldSessions) {
   Inbox in;
-  EXPECT_EQ(in.check(1, 1, 0), Arrival::kNew);
-  EXPECT_EQ(in.check(1, 1, 0), Arrival::kDuplicate);
-  EXPECT_EQ(in.check(1, 3, 2), Arrival::kEarly);
-  EXPECT_EQ(in.check(1, 2, 0), Arrival::kNew);
-  EXPECT_EQ(in.check(1, 3, 2), Arrival::kNew);
-  EXPECT_EQ(in.check(2, 1, 0), Arrival::kNew);  // the sender started again
-  EXPECT_EQ(in.check(1, 2, 0), Arrival::kDuplicate);
+  EXPECT_EQ(in.check(1, 1, 0), Admission::kNew);
+  EXPECT_EQ(in.check(1, 1, 0), Admission::kDuplicate);
+  EXPECT_EQ(in.check(1, 3, 2), Admission::kEarly);
+  EXPECT_EQ(in.check(1, 2, 0), Admission::kNew);
+  EXPECT_EQ(in.check(1, 3, 2), Admission::kNew);
+  EXPECT_EQ(in.check(2, 1, 0), Admission::kNew);  // the sender started again
+  EXPECT_EQ(in.check(1, 2, 0), Admission::kDuplicate);
   for (uint64_t session = 3; session < 1000; ++session) in.check(session, 1, 0);
-  EXPECT_EQ(in.check(999, 1, 0), Arrival::kDuplicate);
+  EXPECT_EQ(in.check(999, 1, 0), Admission::kDuplicate);
 }
 
 RC_GTEST_PROP(ReliableTest, EveryMessageArrivesOnceAndInOrder, (uint64_t seed)) {
@@ -103,9 +103,9 @@ RC_GTEST_PROP(ReliableTest, EveryMessageArrivesOnceAndInOrder, (uint64_t seed)) 
       return true;
     });
     for (const Message& m : wire) {
-      const Arrival arrival = in.check(m.session(), m.id(), m.previous());
-      if (arrival == Arrival::kNew) handled.push_back(m.leaving().reason());
-      if (arrival != Arrival::kEarly && (healed || rng.below(3) > 0)) {
+      const Admission admission = in.check(m.session(), m.id(), m.previous());
+      if (admission == Admission::kNew) handled.push_back(m.leaving().reason());
+      if (admission != Admission::kEarly && (healed || rng.below(3) > 0)) {
         out.acknowledge(m.session(), m.id(), now);
       }
     }
