@@ -56,10 +56,6 @@ def measure(where, source, target, size):
         return trip, rate
 
 
-# A segment of 1448 bytes takes 1514 on the wire.
-PAYLOAD = 1448 / 1514
-
-
 def test_a_pair_has_its_rate_and_delay_in_each_direction():
     net = network.Network({"a": {}, "b": {}}, {("a", "b"): {"mbit_s": 40, "delay_ms": 30},
                                                ("b", "a"): {"mbit_s": 8, "delay_ms": 10}})
@@ -67,7 +63,7 @@ def test_a_pair_has_its_rate_and_delay_in_each_direction():
         for source, target, mbit_s, size in (("a", "b", 40, 12 << 20), ("b", "a", 8, 3 << 20)):
             trip, rate = measure(where, source, target, size)
             assert 0.040 <= trip < 0.075
-            assert 0.6 < rate * 8e-6 / mbit_s / PAYLOAD < 1.03, (source, rate)
+            assert 0.6 < rate * 8e-6 / mbit_s / network.PAYLOAD < 1.03, (source, rate)
 
 
 def test_an_access_line_has_its_rate_up_and_down():
@@ -77,7 +73,7 @@ def test_an_access_line_has_its_rate_up_and_down():
         for source, target, mbit_s in (("dsl", "fast", 8), ("fast", "dsl", 50), ("cable", "fast", 20),
                                        ("fast", "cable", 200), ("dsl", "cable", 8), ("cable", "dsl", 20)):
             _, rate = measure(where, source, target, int(mbit_s * 1e6 / 8 * 1.5))
-            assert 0.85 < rate * 8e-6 / mbit_s / PAYLOAD < 1.02, (source, target, rate * 8e-6)
+            assert 0.85 < rate * 8e-6 / mbit_s / network.PAYLOAD < 1.02, (source, target, rate * 8e-6)
 
 
 def test_all_flows_of_an_end_share_its_access_line():
@@ -94,7 +90,7 @@ def test_all_flows_of_an_end_share_its_access_line():
             for thread in threads:
                 thread.join()
             # Flows that end at different times measure more than their share at the end.
-            assert 0.6 < sum(rates) * 8e-6 / mbit_s / PAYLOAD < 1.25, rates
+            assert 0.6 < sum(rates) * 8e-6 / mbit_s / network.PAYLOAD < 1.25, rates
 
 
 def test_lost_packets_slow_a_flow_and_lose_nothing():
