@@ -10,20 +10,16 @@
 #include "broker/coordinator/record.h"
 #include "broker/effects.h"
 #include "broker/messages.h"
-#include "broker/planner/planner.h"
 #include "broker/sweep.h"
-#include "broker/worker_spec_builder.h"
 #include "job/json_read.h"
 
 namespace weft::broker {
 namespace {
 
-constexpr int32_t kMessageTtlMs = 60000;
 constexpr size_t kMaxBlobsPerPeer = 100000;
 constexpr size_t kMaxLogLine = 4096;
 constexpr int kMaxLogLines = 1000;  // of a message
 constexpr const char* kRevokedMeta = "revoked_peers";
-constexpr size_t kMaxLoadedJobs = 8;
 constexpr size_t kMaxReportBytes = size_t{1} << 20;
 
 std::string utc_text(int64_t unix_ms) {
@@ -38,12 +34,17 @@ Core::Core(Store& store, net::BlobStore& blobs, const Clock& clock, CoreOptions 
       blobs_(blobs),
       clock_(clock),
       options_(std::move(options)),
-      wall_origin_ms_(clock.wall_ms() - clock.monotonic_ms()) {
+      wall_origin_ms_(clock.wall_ms() - clock.monotonic_ms()),
+      links_(store, probe_, options_.probe_links) {
   options_.coordinator.plan = [this](const Job& job, const std::vector<const Peer*>& idle) {
     return plan(job, idle);
   };
   options_.coordinator.replan = [this](const Job& job, const std::vector<const Peer*>& peers,
                                        double unproven) { return replan(job, peers, unproven); };
+  // What the operator wrote of the network is something, too.
+  options_.coordinator.links_awaited = [this](const std::vector<const Peer*>& idle) {
+    return options_.known.links.empty() && links_.awaited(idle);
+  };
   options_.coordinator.speeds = [this](const std::vector<const Peer*>& peers) {
     return promised_speeds(peers, options_.known);
   };
@@ -75,6 +76,7 @@ Status Core::load() {
     state_.jobs.emplace(job.id, std::move(job));
   }
   WEFT_TRY_STATUS(load_revoked());
+  WEFT_TRY_STATUS(links_.load(state_, now_ms()));
   apply(Restarted{utc_text(now_ms())});
   return {};
 }
@@ -150,6 +152,12 @@ Status Core::apply_one(const Event& event, const std::function<Status()>& also) 
 
 void Core::tick() {
   apply(Tick{});
+  const auto send_probe = [this](const std::string& peer, proto::BrokerMessage message,
+                                 int32_t ttl_ms) {
+    probe_.message_sent("probe");
+    send(peer, std::move(message), ttl_ms);
+  };
+  if (const Status kept = links_.tick(state_, now_ms(), send_probe); !kept.ok()) note(kept);
   std::erase_if(revocations_, [&](const auto& entry) {
     if (now_ms() < entry.first) return false;
     if (link_ != nullptr) link_->revoke(entry.second);
@@ -167,8 +175,8 @@ void Core::note(Status status) {
   log_error("{}", status.error().text());
 }
 
-void Core::send(const std::string& peer, proto::BrokerMessage message) {
-  if (link_ != nullptr) link_->send(peer, std::move(message), kMessageTtlMs);
+void Core::send(const std::string& peer, proto::BrokerMessage message, int32_t ttl_ms) {
+  if (link_ != nullptr) link_->send(peer, std::move(message), ttl_ms);
 }
 
 // ---- messages ----------------------------------------------------------------------------------
@@ -183,6 +191,10 @@ void Core::on_message(const std::string& peer, const proto::PeerMessage& message
     case proto::PeerMessage::kProfile:
       probe_.message_received("profile");
       on_profile(peer, message.profile());
+      return;
+    case proto::PeerMessage::kProbe:
+      probe_.message_received("probe");
+      on_probe(peer, message.probe());
       return;
     case proto::PeerMessage::kLogs:
       probe_.message_received("logs");
@@ -214,6 +226,18 @@ void Core::on_profile(const std::string& peer, const proto::MeasuredProfile& mea
   if (const auto note = wrong_messages_.admit(clock_.monotonic_ms())) {
     log_warning("peer {} sent a profile that is not taken: {}{}", peer, event.error().message,
                 *note);
+  }
+}
+
+void Core::on_probe(const std::string& peer, const proto::ProbeReport& report) {
+  const auto result = probe_result(report);
+  if (result.ok()) {
+    if (const Status kept = links_.add(peer, result.value(), now_ms()); !kept.ok()) note(kept);
+    return;
+  }
+  if (const auto note = wrong_messages_.admit(clock_.monotonic_ms())) {
+    log_warning("peer {} sent a measurement of links that is not taken: {}{}", peer,
+                result.error().message, *note);
   }
 }
 
@@ -403,86 +427,6 @@ void Core::sweep(const std::vector<net::BlobFile>& files) {
   if (!stale.empty()) {
     log_info("swept {} blob files nobody names, {} bytes", stale.size(), bytes);
   }
-}
-
-Result<std::shared_ptr<const LoadedJob>> Core::loaded(const std::string& job) {
-  const auto found = loaded_.find(job);
-  if (found != loaded_.end()) return found->second;
-  WEFT_TRY(const nlohmann::json body, store_.submission(job));
-  WEFT_TRY(Submission submission, submission_from_json(body));
-  WEFT_TRY(JobGraphs graphs, load_graphs(submission, blobs_));
-  WEFT_TRY_STATUS(settle_eval_batches(submission, graphs, blobs_));
-  if (loaded_.size() >= kMaxLoadedJobs) {
-    std::erase_if(loaded_, [&](const auto& entry) {
-      const auto owner = state_.jobs.find(entry.first);
-      return owner == state_.jobs.end() || ended(owner->second.phase);
-    });
-  }
-  auto entry =
-      std::make_shared<const LoadedJob>(LoadedJob{std::move(submission), std::move(graphs)});
-  loaded_[job] = entry;
-  return std::shared_ptr<const LoadedJob>(entry);
-}
-
-Result<job::Plan> Core::plan(const Job& job, const std::vector<const Peer*>& idle) {
-  WEFT_TRY(const auto known, loaded(job.id));
-  WEFT_TRY_STATUS(check_resume_point(job, known->graphs.graph));
-  return plan_over_idle(known->graphs.graph, spec_to_plan(known->submission.spec, job), idle,
-                        options_.known, options_.memory_share);
-}
-
-// Graph, first weights and data; the checkpoint's shards are counted by their own rule.
-double Core::bytes_to_fetch(const Job& job, const LoadedJob& known, const job::Plan& plan,
-                            int32_t stage) const {
-  Job fresh = job;
-  fresh.plan = plan;
-  fresh.resume_step = 0;
-  const auto spec = build_worker_spec(fresh, known.submission, known.graphs, stage);
-  if (!spec.ok()) return 0;  // the deployment will say so
-  const auto has = peer_blobs_.find(plan.stages[static_cast<size_t>(stage)].replicas[0]);
-  double bytes = 0;
-  for (const job::BlobRef& blob : blobs_of(spec.value())) {
-    if (blob.sha256 == spec->init.sha256) continue;  // of a job that begins only
-    if (has != peer_blobs_.end() && has->second.contains(blob.sha256)) continue;
-    bytes += static_cast<double>(blob.bytes);
-  }
-  return bytes;
-}
-
-Result<Replanned> Core::replan(const Job& job, const std::vector<const Peer*>& peers,
-                               double unproven) {
-  WEFT_TRY(const auto known, loaded(job.id));
-  return replan_over(known->graphs.graph, known->submission.spec, job, peers, options_.known,
-                     options_.memory_share, unproven, [&](const job::Plan& plan, int32_t stage) {
-                       return bytes_to_fetch(job, *known, plan, stage);
-                     });
-}
-
-Result<job::Plan> Core::dry_run(const Submission& submission, const JobGraphs& graphs) const {
-  std::vector<const Peer*> idle;
-  for (const auto& [id, peer] : state_.peers) {
-    if (peer.phase == PeerPhase::kIdle && !peer.assignment && !peer.leftover) {
-      idle.push_back(&peer);
-    }
-  }
-  return plan_over_idle(graphs.graph, submission.spec, idle, options_.known, options_.memory_share);
-}
-
-Status Core::submit(const std::string& job, const nlohmann::json& body,
-                    const Submission& submission, JobGraphs graphs) {
-  SubmitJob event{job,
-                  submission.spec.name,
-                  submission.spec.train.steps,
-                  submission.spec.pipeline.stages,
-                  submission.spec.train.checkpoint_keep,
-                  submission.spec.train.checkpoint_every,
-                  submission.spec.pipeline.replan == job::Replan::kAuto};
-  WEFT_TRY_STATUS(check_command(state_, event));
-  WEFT_TRY_STATUS(store_.put_submission(job, body));
-  know(job, body);
-  loaded_[job] = std::make_shared<const LoadedJob>(LoadedJob{submission, std::move(graphs)});
-  apply(event);
-  return {};
 }
 
 }  // namespace weft::broker

@@ -15,6 +15,7 @@
 #include "broker/coordinator/coordinator.h"
 #include "broker/coordinator/planner_inputs.h"
 #include "broker/coordinator/replan_inputs.h"
+#include "broker/link_keeper.h"
 #include "broker/probe.h"
 #include "broker/step_log.h"
 #include "broker/store/store.h"
@@ -39,6 +40,7 @@ struct CoreOptions {
   uint32_t broker_timeout_ms = 30000;
   double memory_share = 0.9;
   PlannerWorld known;  // of peers and network, by the names of peers
+  bool probe_links = true;
 };
 
 // What is asked of every job's submission again and again, so that it is not parsed each time.
@@ -74,7 +76,7 @@ class Core {
   void on_message(const std::string& peer, const proto::PeerMessage& message);
 
   // Plans a submission over the idle peers, stores nothing.
-  Result<job::Plan> dry_run(const Submission& submission, const JobGraphs& graphs) const;
+  Result<job::Plan> dry_run(const Submission& submission, const JobGraphs& graphs);
   Status submit(const std::string& job, const nlohmann::json& body, const Submission& submission,
                 JobGraphs graphs);
   Result<std::shared_ptr<const LoadedJob>> loaded(const std::string& job);
@@ -87,6 +89,7 @@ class Core {
   net::BlobStore& blobs() { return blobs_; }
   Probe& probe() { return probe_; }
   const CoreOptions& options() const { return options_; }
+  const LinkBook& links() const { return links_.book(); }
   bool store_healthy() const { return store_healthy_; }
   size_t blobs_at(const std::string& peer) const;
   // Unix time that never goes back.
@@ -95,6 +98,9 @@ class Core {
  private:
   friend class EffectRunner;
   Result<job::Plan> plan(const Job& job, const std::vector<const Peer*>& idle);
+  Result<job::Plan> plan_over(const opdag::Graph& graph, const job::JobSpec& spec,
+                              const std::vector<const Peer*>& idle);
+  PlannerOptions planner_options() const;
   Result<Replanned> replan(const Job& job, const std::vector<const Peer*>& peers, double unproven);
   double bytes_to_fetch(const Job& job, const LoadedJob& known, const job::Plan& plan,
                         int32_t stage) const;
@@ -102,13 +108,15 @@ class Core {
   Status apply_one(const Event& event, const std::function<Status()>& also = {});
   void on_report(const std::string& peer, const proto::WorkerReport& report);
   void on_profile(const std::string& peer, const proto::MeasuredProfile& measured);
+  void on_probe(const std::string& peer, const proto::ProbeReport& report);
   void on_logs(const std::string& peer, const proto::LogLines& logs);
   void on_blobs(const std::string& peer, const proto::HaveBlobs& have);
   void log_steps(const std::string& peer, const proto::WorkerReport& report,
                  const job::WorkerEvent& event);
   StepLog* step_log(const std::string& job);
   void flush_steps(const std::string& job, StepLog& log, bool all);
-  void send(const std::string& peer, proto::BrokerMessage message);
+  static constexpr int32_t kMessageTtlMs = 60000;
+  void send(const std::string& peer, proto::BrokerMessage message, int32_t ttl_ms = kMessageTtlMs);
   void note(Status status);
   Status load_revoked();
   void know(const std::string& job, const nlohmann::json& submission);
@@ -122,6 +130,7 @@ class Core {
   int64_t wall_origin_ms_;
   State state_;
   Probe probe_;
+  LinkKeeper links_;
   PeerLink* link_ = nullptr;
   std::function<void(const std::string&)> news_;
   std::deque<Event> pending_;

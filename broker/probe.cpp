@@ -31,6 +31,15 @@ Probe::Probe()
           counter(registry_, "weft_checkpoints_total", "Complete checkpoints committed").Add({})),
       store_failures_(
           counter(registry_, "weft_store_failures_total", "Batches the store refused").Add({})),
+      probes_(
+          counter(registry_, "weft_probes_sent_total", "Measurements of links asked for").Add({})),
+      probe_results_(counter(registry_, "weft_probe_results_total",
+                             "Answers to them, by outcome; refused: not believed")),
+      links_(prometheus::BuildGauge()
+                 .Name("weft_links_known")
+                 .Help("Directions between two peers that were measured")
+                 .Register(registry_)
+                 .Add({})),
       loop_seconds_(
           counter(registry_, "weft_loop_seconds_total", "Time the loop spent on events").Add({})),
       loop_events_(counter(registry_, "weft_loop_events_total", "Events of the loop").Add({})) {
@@ -64,6 +73,15 @@ void Probe::job_ended(JobPhase phase) {
 }
 void Probe::store_failed() {
   store_failures_.Increment();
+}
+void Probe::probe_sent() {
+  probes_.Increment();
+}
+void Probe::probe_answered(const char* outcome) {
+  probe_results_.Add({{"outcome", outcome}}).Increment();
+}
+void Probe::links_known(size_t directions) {
+  links_.Set(static_cast<double>(directions));
 }
 void Probe::loop_took(double seconds) {
   loop_seconds_.Increment(seconds);

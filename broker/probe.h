@@ -24,7 +24,10 @@ class Probe {
   void checkpoint_committed();
   void job_ended(JobPhase phase);
   void store_failed();
-  void loop_took(double seconds);  // one event, applied and stored
+  void probe_sent();
+  void probe_answered(const char* outcome);
+  void links_known(size_t directions);  // measured themselves
+  void loop_took(double seconds);       // one event, applied and stored
 
   // The exposition text; gauges are set from the state first.
   std::string text(const State& state);
@@ -42,6 +45,9 @@ class Probe {
   prometheus::Counter& tokens_;
   prometheus::Counter& checkpoints_;
   prometheus::Counter& store_failures_;
+  prometheus::Counter& probes_;
+  prometheus::Family<prometheus::Counter>& probe_results_;
+  prometheus::Gauge& links_;
   prometheus::Counter& loop_seconds_;
   prometheus::Counter& loop_events_;
 };

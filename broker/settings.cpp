@@ -61,6 +61,8 @@ Config make_config() {
            "docs/planning.md)"},
           {"links_file", kPath, "",
            "measured links between peers by name (links.csv of docs/planning.md)"},
+          {"probe_links", kBool, "true",
+           "have idle peers measure the ways between each other, and plan with that"},
           {"memory_percent", kInt, "90", "share of a peer's memory a stage may plan with", 1, 100},
           {"log_level", kString, "info", "debug, info, warning or error"},
           {"log_json", kBool, "false", "one JSON object a log line"},
@@ -87,6 +89,7 @@ Result<ServiceOptions> service_options(const Config& config) {
   coordinator.look_ms = config.integer("replan_ms");
   coordinator.glance_ms = config.integer("replan_glance_ms");
   coordinator.stop_ms = config.integer("stop_ms");
+  options.core.probe_links = config.boolean("probe_links");
   WEFT_TRY(options.core.known, known_network(config));
   coordinator.final_checkpoint_ms = config.integer("final_checkpoint_ms");
   return options;

@@ -47,7 +47,7 @@ Result<job::Plan> Engine::plan(const broker::Job& job,
   const double began = options_.seconds ? options_.seconds() : 0;
   const JobModel& model = models_[owned_.at(job.id).model];
   auto plan = broker::plan_over_idle(model.graph, broker::spec_to_plan(model.spec, job), idle,
-                                     world_.known(), broker::PlannerOptions{}.memory_share);
+                                     world_.known(), {});
   if (options_.seconds) outcome_.planning_s += options_.seconds() - began;
   ++outcome_.plans;
   if (!plan.ok()) ++outcome_.plans_refused;
@@ -59,8 +59,8 @@ Result<broker::Replanned> Engine::replan(const broker::Job& job,
                                          double unproven) {
   const double began = options_.seconds ? options_.seconds() : 0;
   const JobModel& model = models_[owned_.at(job.id).model];
-  auto replanned = broker::replan_over(model.graph, model.spec, job, peers, world_.known(),
-                                       broker::PlannerOptions{}.memory_share, unproven);
+  auto replanned =
+      broker::replan_over(model.graph, model.spec, job, peers, world_.known(), {}, unproven);
   if (options_.seconds) outcome_.planning_s += options_.seconds() - began;
   ++outcome_.replans;
   return replanned;

@@ -213,6 +213,8 @@ using ReplanFunction = std::function<Result<Replanned>(
     const Job&, const std::vector<const Peer*>& peers, double unproven)>;
 // What the planner takes the peers' speeds for, GFLOP/s; 0: unknown.
 using SpeedsFunction = std::function<std::vector<double>(const std::vector<const Peer*>&)>;
+// Whether nothing is known yet of the ways between these peers, and soon will be.
+using LinksAwaitedFunction = std::function<bool(const std::vector<const Peer*>&)>;
 
 struct CoordinatorOptions {
   int64_t suspect_ms = 5000;  // without a heartbeat
@@ -234,6 +236,7 @@ struct CoordinatorOptions {
   int64_t final_checkpoint_ms = 600000;
   int64_t revoked_ms = int64_t{366} * 86400 * 1000;  // certificates of peers end before
   int64_t settle_ms = 1500;  // "auto" waits that long after the last arrival of a peer
+  int64_t links_ms = 3000;   // a job waits that long for the first measured way between its peers
   // A job that could not be planned is planned again when other peers are idle, but not more often
   // than that; the pause doubles up to the longest, so that a queue of such jobs and peers that
   // come one by one cost few plans.
@@ -253,7 +256,11 @@ struct CoordinatorOptions {
   PlanFunction plan;
   ReplanFunction replan;  // empty: plans are kept
   SpeedsFunction speeds;
+  LinksAwaitedFunction links_awaited;  // empty: nothing is waited for
 };
+
+// A peer that can be given work.
+bool usable(const Peer& peer);
 
 // Whether a command can be obeyed now; commands that cannot are ignored by apply.
 Status check_command(const State& state, const Event& event);

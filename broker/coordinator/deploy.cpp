@@ -35,6 +35,13 @@ bool Machine::must_settle(const Job& job, bool any_idle) const {
   });
 }
 
+// A plan over peers of whose links nothing is known takes them for unlimited.
+bool Machine::awaits_links(const Job& job, const std::vector<const Peer*>& idle) const {
+  const size_t least = job.requested_stages == 0 ? 2 : static_cast<size_t>(job.requested_stages);
+  return options_.links_awaited && job.requested_stages != 1 && idle.size() >= least &&
+         now_ms_ - job.queued_ms < options_.links_ms && options_.links_awaited(idle);
+}
+
 void Machine::wait(Job& job, const std::string& reason) {
   if (job.reason == reason) return;
   job.reason = reason;
@@ -64,7 +71,7 @@ void Machine::schedule() {
     for (const auto& [id, candidate] : state_.peers) {
       if (usable(candidate) && !reserved.contains(id)) idle.push_back(&candidate);
     }
-    if (must_settle(*entry, !idle.empty())) continue;
+    if (must_settle(*entry, !idle.empty()) || awaits_links(*entry, idle)) continue;
     entry->tried_version = state_.idle_version;
     const size_t wanted = static_cast<size_t>(std::max(1, entry->requested_stages));
     if (idle.size() < wanted) {

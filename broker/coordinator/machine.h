@@ -13,9 +13,6 @@ namespace weft::broker {
 
 inline constexpr size_t kStepHistory = 64;
 
-// A peer that can be given work.
-bool usable(const Peer& peer);
-
 // Adds the peers of the plan a job is about to move to: no other job gets them.
 void reserve(const Job& job, std::set<std::string>& peers);
 
@@ -68,6 +65,7 @@ class Machine {
 
   // deploy.cpp
   bool must_settle(const Job& job, bool any_idle) const;
+  bool awaits_links(const Job& job, const std::vector<const Peer*>& idle) const;
   void wait(Job& job, const std::string& reason);
   void deploy(Job& job, job::Plan plan);
   Status check_plan(const Job& job, const job::Plan& plan) const;

@@ -4,6 +4,8 @@
 #include <set>
 #include <string>
 
+#include "opdag/cut.h"
+
 namespace weft::broker {
 
 PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const PlannerWorld& known) {
@@ -69,12 +71,32 @@ job::JobSpec spec_to_plan(job::JobSpec spec, const Job& job) {
 
 Result<job::Plan> plan_over_idle(const opdag::Graph& graph, const job::JobSpec& spec,
                                  const std::vector<const Peer*>& idle, const PlannerWorld& known,
-                                 double memory_share) {
+                                 PlannerOptions options) {
   PlannerInputs inputs = planner_inputs(idle, known);
-  PlannerOptions options;
-  options.memory_share = memory_share;
   options.access = std::move(inputs.access);
   return make_plan(graph, spec, inputs.peers, inputs.links, options);
+}
+
+std::vector<std::pair<std::string, std::string>> ways_of(const opdag::Graph& graph,
+                                                         const job::Plan& plan) {
+  std::set<std::pair<int32_t, int32_t>> pairs;
+  const auto stages = opdag::stage_graph(graph, plan.partition);
+  if (!stages.ok()) return {};  // then nothing will run
+  for (const opdag::Edge& edge : stages->edges) pairs.emplace(edge.from, edge.to);
+  for (const opdag::TiedUse& use : opdag::tied_uses(graph, plan.partition)) {
+    for (const int32_t stage : use.stages) {
+      if (use.trainable && stage != use.owner) pairs.emplace(use.owner, stage);
+    }
+  }
+  std::vector<std::pair<std::string, std::string>> ways;
+  const auto peer = [&](int32_t stage) {
+    return plan.stages[static_cast<size_t>(stage)].replicas[0];
+  };
+  for (const auto& [from, to] : pairs) {
+    ways.emplace_back(peer(from), peer(to));
+    ways.emplace_back(peer(to), peer(from));  // gradients
+  }
+  return ways;
 }
 
 }  // namespace weft::broker

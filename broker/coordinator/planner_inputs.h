@@ -3,6 +3,8 @@
 // by the names of the peers. Pure.
 #pragma once
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "broker/coordinator/state.h"
@@ -24,9 +26,14 @@ PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const Planner
 // What a user asked for, with what a resume has changed since.
 job::JobSpec spec_to_plan(job::JobSpec spec, const Job& job);
 
-// make_plan (planner.h) with those inputs: how the broker plans, and a simulation of it.
+// make_plan (planner.h) with those inputs: how the broker plans, and a simulation of it. The access
+// of the options is replaced by what is known.
 Result<job::Plan> plan_over_idle(const opdag::Graph& graph, const job::JobSpec& spec,
                                  const std::vector<const Peer*>& idle, const PlannerWorld& known,
-                                 double memory_share);
+                                 PlannerOptions options);
+
+// Directions in which a plan sends, from peer to peer.
+std::vector<std::pair<std::string, std::string>> ways_of(const opdag::Graph& graph,
+                                                         const job::Plan& plan);
 
 }  // namespace weft::broker

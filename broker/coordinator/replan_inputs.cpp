@@ -39,21 +39,23 @@ bool meet(const std::set<std::string>& a, const std::set<std::string>& b) {
 // How peers and the broker reach each other is measured by nobody (replan_inputs.h).
 class BrokerWays {
  public:
-  explicit BrokerWays(const PlannerInputs& inputs)
-      : network_(ids_of(inputs, ids_), inputs.links, inputs.access) {}
+  BrokerWays(const PlannerInputs& inputs, const MeasuredWays& measured)
+      : network_(network_of(inputs, measured, ids_)) {}
 
   double up(const std::string& peer) const { return middle(peer, true); }
   double down(const std::string& peer) const { return middle(peer, false); }
 
  private:
-  static std::vector<std::string> ids_of(const PlannerInputs& inputs,
-                                         std::map<std::string, size_t>& index) {
+  static Network network_of(const PlannerInputs& inputs, const MeasuredWays& measured,
+                            std::map<std::string, size_t>& index) {
     std::vector<std::string> ids;
     for (const PlannerPeer& peer : inputs.peers) {
       index[peer.id] = ids.size();
       ids.push_back(peer.id);
     }
-    return ids;
+    const PlannerWays ways =
+        join_ways(measured ? measured(ids) : PlannerWays{}, {inputs.links, inputs.access});
+    return Network(ids, ways.links, ways.access);
   }
   // Seconds a byte takes.
   double middle(const std::string& peer, bool up) const {
@@ -116,7 +118,8 @@ Result<std::vector<std::vector<int32_t>>> shards_of(const opdag::Graph& graph,
 
 Result<Replanned> replan_over(const opdag::Graph& graph, const job::JobSpec& spec, const Job& job,
                               const std::vector<const Peer*>& peers, const PlannerWorld& known,
-                              double memory_share, double unproven, const OtherBytes& other_bytes) {
+                              PlannerOptions options, double unproven,
+                              const OtherBytes& other_bytes) {
   PlannerInputs inputs = planner_inputs(peers, known);
   for (size_t i = 0; i < peers.size(); ++i) {
     const bool taught = peers[i]->slowness.factor > 0 || peers[i]->correction.steps > 0;
@@ -125,8 +128,6 @@ Result<Replanned> replan_over(const opdag::Graph& graph, const job::JobSpec& spe
     if (!taught && !own) inputs.peers[i].correction *= unproven;
   }
   const job::JobSpec asked = spec_to_plan(spec, job);
-  PlannerOptions options;
-  options.memory_share = memory_share;
   options.access = inputs.access;
   Replanned result;
   WEFT_TRY(result.plan, make_plan(graph, asked, inputs.peers, inputs.links, options));
@@ -150,7 +151,7 @@ Result<Replanned> replan_over(const opdag::Graph& graph, const job::JobSpec& spe
     result.factors.push_back(peer->correction);
   }
 
-  const BrokerWays ways(inputs);
+  const BrokerWays ways(inputs, options.measured);
   const std::vector<double> shards = shard_bytes(asked.train, job);
   for (size_t stage = 0; stage < shards.size(); ++stage) {
     result.store_bytes += shards[stage];

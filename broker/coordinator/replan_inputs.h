@@ -21,7 +21,7 @@ using OtherBytes = std::function<double(const job::Plan& plan, int32_t stage)>;
 // others, and as kAssumedMbit_s where none is known.
 Result<Replanned> replan_over(const opdag::Graph& graph, const job::JobSpec& spec, const Job& job,
                               const std::vector<const Peer*>& peers, const PlannerWorld& known,
-                              double memory_share, double unproven = 1,
+                              PlannerOptions options, double unproven = 1,
                               const OtherBytes& other_bytes = {});
 
 inline constexpr double kAssumedMbit_s = 100;

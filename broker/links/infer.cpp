@@ -1,8 +1,10 @@
 #include "broker/links/infer.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/statistics.h"
+#include "broker/links/landmark_table.h"
 
 namespace weft::broker {
 namespace {
@@ -22,8 +24,8 @@ double least_known(std::initializer_list<double> rates) {
 
 class Inference {
  public:
-  Inference(const Structure& structure, std::vector<size_t> landmarks, const LinkOptions& options)
-      : s_(structure), landmarks_(std::move(landmarks)), options_(options) {}
+  Inference(const Structure& structure, const LandmarkTable& table, const LinkOptions& options)
+      : s_(structure), table_(table), options_(options) {}
 
   // False: nothing is known.
   bool estimate(size_t a, size_t b, LinkEstimate& link) const {
@@ -58,7 +60,7 @@ class Inference {
       low = near->latency_s, high = near->latency_s;
       link.latency_ms = 1e3 * near->latency_s;
     } else {
-      const Structure::Bounds bounds = s_.bounds(from, to, landmarks_);
+      const LandmarkTable::Bounds bounds = table_.bounds(from, to);
       if (bounds.landmarks == 0) return false;
       low = bounds.low_s, high = bounds.high_s;
       link.latency_ms = 1e3 * (low + high) / 2;
@@ -99,7 +101,7 @@ class Inference {
   }
 
   const Structure& s_;
-  std::vector<size_t> landmarks_;
+  const LandmarkTable& table_;
   const LinkOptions& options_;
 };
 
@@ -114,36 +116,101 @@ std::vector<PlannerLink> LinkView::planner_links() const {
   return result;
 }
 
-LinkView infer_links(const Structure& structure, const std::vector<std::string>& ids,
-                     const std::vector<std::string>& landmarks, const LinkOptions& options) {
-  std::vector<size_t> peers, marks;
-  for (const std::string& id : ids) {
-    if (const auto found = structure.find(id)) peers.push_back(*found);
+namespace {
+
+// What a view is asked about: the peers, and the landmarks as seen from their sites.
+class Asked {
+ public:
+  Asked(const Structure& structure, const std::vector<std::string>& ids,
+        const std::vector<std::string>& landmarks, const LinkOptions& options)
+      : s_(structure),
+        peers_(found(ids)),
+        table_(structure, found(landmarks), sites()),
+        inference_(structure, table_, options) {}
+
+  const std::vector<size_t>& peers() const { return peers_; }
+
+  void add_link(LinkView& view, size_t from, size_t to) const {
+    LinkEstimate link;
+    link.from = s_.peer(from).id;
+    link.to = s_.peer(to).id;
+    if (inference_.estimate(from, to, link)) view.links.push_back(std::move(link));
   }
-  for (const std::string& id : landmarks) {
-    if (const auto found = structure.find(id)) marks.push_back(*found);
-  }
-  const Inference inference(structure, std::move(marks), options);
-  LinkView view;
-  std::map<size_t, std::vector<std::string>> sites;
-  for (const size_t a : peers) {
-    sites[structure.site_of(a)].push_back(structure.peer(a).id);
-    for (const size_t b : peers) {
-      LinkEstimate link;
-      link.from = structure.peer(a).id;
-      link.to = structure.peer(b).id;
-      if (a != b && inference.estimate(a, b, link)) view.links.push_back(std::move(link));
+
+  void add_lines(LinkView& view) const {
+    std::map<size_t, std::vector<std::string>> members;
+    for (const size_t peer : peers_) members[s_.site_of(peer)].push_back(s_.peer(peer).id);
+    for (auto& [site, ids] : members) {
+      const double up = s_.shared_line(site, false).value_or(0);
+      const double down = s_.shared_line(site, true).value_or(0);
+      if (up == 0 && down == 0) continue;
+      // Named after its first peer: sites have no names of their own.
+      const std::string name = s_.peer(s_.members(site).front()).id;
+      view.access.push_back({name, std::move(ids), mbit_s(up), mbit_s(down)});
     }
   }
-  for (auto& [site, members] : sites) {
-    const double up = structure.shared_line(site, false).value_or(0);
-    const double down = structure.shared_line(site, true).value_or(0);
-    if (up == 0 && down == 0) continue;
-    // Named after its first peer: sites have no names of their own.
-    view.access.push_back({structure.peer(structure.members(site).front()).id, std::move(members),
-                           mbit_s(up), mbit_s(down)});
+
+ private:
+  std::vector<size_t> found(const std::vector<std::string>& ids) const {
+    std::vector<size_t> result;
+    for (const std::string& id : ids) {
+      if (const auto at = s_.find(id)) result.push_back(*at);
+    }
+    return result;
   }
+  std::vector<size_t> sites() const {
+    std::set<size_t> result;
+    for (const size_t peer : peers_) result.insert(s_.site_of(peer));
+    return {result.begin(), result.end()};
+  }
+
+  const Structure& s_;
+  std::vector<size_t> peers_;
+  LandmarkTable table_;
+  Inference inference_;
+};
+
+}  // namespace
+
+LinkView infer_links(const Structure& structure, const std::vector<std::string>& ids,
+                     const std::vector<std::string>& landmarks, const LinkOptions& options) {
+  const Asked asked(structure, ids, landmarks, options);
+  LinkView view;
+  for (const size_t a : asked.peers()) {
+    for (const size_t b : asked.peers()) {
+      if (a != b) asked.add_link(view, a, b);
+    }
+  }
+  asked.add_lines(view);
   return view;
+}
+
+LinkView measured_links(const Structure& structure, const std::vector<std::string>& ids,
+                        const std::vector<std::string>& landmarks, const LinkOptions& options) {
+  const Asked asked(structure, ids, landmarks, options);
+  const std::set<size_t> wanted(asked.peers().begin(), asked.peers().end());
+  LinkView view;
+  for (const size_t a : asked.peers()) {
+    for (const auto& [b, way] : structure.ways_from(a)) {
+      if (wanted.contains(b) && way.bytes_s > 0) asked.add_link(view, a, b);
+    }
+  }
+  asked.add_lines(view);
+  return view;
+}
+
+std::optional<LineView> line_of(const Structure& structure, size_t peer) {
+  const size_t site = structure.site_of(peer);
+  LineView line{mbit_s(structure.up(peer)),
+                mbit_s(structure.down(peer)),
+                mbit_s(structure.shared_line(site, false).value_or(0)),
+                mbit_s(structure.shared_line(site, true).value_or(0)),
+                {}};
+  for (const size_t member : structure.members(site)) {
+    if (member != peer) line.site.push_back(structure.peer(member).id);
+  }
+  if (line.up_mbit_s == 0 && line.down_mbit_s == 0 && line.site.empty()) return std::nullopt;
+  return line;
 }
 
 }  // namespace weft::broker

@@ -55,7 +55,8 @@ const Structure& LinkBook::structure() const {
 
 std::vector<ProbeTask> LinkBook::next(int64_t now_ms) {
   if (now_ms < next_ms_) return {};
-  next_ms_ = now_ms + options_.every_ms;
+  next_ms_ = now_ms + options_.every_ms *
+                          static_cast<int64_t>(1 + peers_.size() / options_.peers_per_period);
   for (auto it = running_.begin(); it != running_.end();) {
     if (now_ms - it->second.since_ms < options_.task_ms) {
       ++it;
@@ -115,10 +116,14 @@ std::vector<LinkKey> LinkBook::measured(const ProbeTask& task, const ProbeResult
   std::vector<LinkKey> changed;
   double alone = 0, together = 0;
   size_t rates = 0;
+  std::set<std::string> told;
   for (const ProbedLink& link : result.links) {
-    if (std::find(task.targets.begin(), task.targets.end(), link.target) == task.targets.end()) {
+    if (std::find(task.targets.begin(), task.targets.end(), link.target) == task.targets.end() ||
+        !told.insert(link.target).second) {
       return {};  // nobody asked for that
     }
+  }
+  for (const ProbedLink& link : result.links) {
     const LinkKey way =
         task.receive ? LinkKey(link.target, task.prober) : LinkKey(task.prober, link.target);
     const bool tested = is_rate(link.alone_bytes_s) && is_rate(link.together_bytes_s);
@@ -161,9 +166,9 @@ void LinkBook::failed(const ProbeTask& task, const ProbeResult& result, int64_t 
   note(trouble_[task.receive ? LinkKey(target, task.prober) : LinkKey(task.prober, target)]);
 }
 
-bool LinkBook::add_traffic(const LinkKey& way, double bytes, double seconds, int64_t now_ms) {
+bool LinkBook::add_traffic(const LinkKey& way, double bytes_s, int64_t now_ms) {
   const auto found = records_.find(way);
-  if (found == records_.end() || !found->second.record.add_traffic(bytes, seconds, now_ms)) {
+  if (found == records_.end() || !found->second.record.add_traffic(bytes_s, now_ms)) {
     return false;
   }
   found->second.fit = found->second.record.fit();
@@ -171,8 +176,41 @@ bool LinkBook::add_traffic(const LinkKey& way, double bytes, double seconds, int
   return true;
 }
 
+bool LinkBook::awaited(const std::vector<LinkPeer>& peers) const {
+  std::set<std::string> ids;
+  bool dialable = false;
+  for (const LinkPeer& peer : peers) {
+    if (!peer.idle) continue;
+    ids.insert(peer.id);
+    dialable = dialable || peer.dialable;
+  }
+  if (ids.size() < 2 || !dialable) return false;
+  const auto between = [&](const LinkKey& way) {
+    return ids.contains(way.first) && ids.contains(way.second);
+  };
+  for (const auto& [way, entry] : records_) {
+    if (between(way)) return false;
+  }
+  for (const auto& [id, run] : running_) {
+    if (between({run.task.prober, run.task.targets.front()})) return true;
+  }
+  for (const auto& [way, trouble] : trouble_) {
+    if (between(way)) return false;  // tried in vain: the next may take long
+  }
+  return true;
+}
+
 LinkView LinkBook::view(const std::vector<std::string>& ids) const {
   return infer_links(structure(), ids, landmarks_, options_);
+}
+
+LinkView LinkBook::measured(const std::vector<std::string>& ids) const {
+  return measured_links(structure(), ids, landmarks_, options_);
+}
+
+std::optional<LineView> LinkBook::line(const std::string& peer) const {
+  const auto found = structure().find(peer);
+  return found ? line_of(structure(), *found) : std::nullopt;
 }
 
 const LinkEntry* LinkBook::find(const LinkKey& way) const {

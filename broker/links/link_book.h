@@ -11,6 +11,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,7 +24,7 @@ namespace weft::broker {
 
 class LinkBook {
  public:
-  explicit LinkBook(LinkOptions options = {}) : options_(options) {}
+  explicit LinkBook(LinkOptions options = {}) : options_(options), next_id_(options.first_task) {}
 
   // All peers of the cluster; what is known of others is forgotten.
   void set_peers(const std::vector<LinkPeer>& peers);
@@ -35,12 +36,19 @@ class LinkBook {
   // The directions of which more is known now, to be stored; none: the result is not believed, or
   // says that there was none.
   std::vector<LinkKey> add(const std::string& prober, const ProbeResult& result, int64_t now_ms);
-  // A message of real work from one peer to another took so long.
-  bool add_traffic(const LinkKey& way, double bytes, double seconds, int64_t now_ms);
+  // Real work went from one peer to another at this rate (link_fit.h). True: more is known now.
+  bool add_traffic(const LinkKey& way, double bytes_s, int64_t now_ms);
 
+  // Nothing is known of any way between these peers, and a first measurement of one is under way,
+  // or comes with the next probes. The book need not have heard of them yet.
+  bool awaited(const std::vector<LinkPeer>& peers) const;
   LinkView view(const std::vector<std::string>& ids) const;
+  // Of these peers' ways those only that were measured themselves.
+  LinkView measured(const std::vector<std::string>& ids) const;
+  std::optional<LineView> line(const std::string& peer) const;  // nullopt: nothing is known
   const LinkEntry* find(const LinkKey& way) const;
-  uint64_t probes() const { return next_id_ - 1; }  // asked for so far
+  size_t directions() const { return records_.size(); }               // measured themselves
+  uint64_t probes() const { return next_id_ - options_.first_task; }  // asked for so far
   const LinkOptions& options() const { return options_; }
 
   // What must survive a restart: one row a direction (line tests are made anew).
@@ -74,7 +82,7 @@ class LinkBook {
   std::vector<std::string> landmarks_;
   std::map<uint64_t, Running> running_;
   std::map<std::string, int64_t> rest_until_ms_;  // of a peer's line, while work shares it
-  uint64_t next_id_ = 1;
+  uint64_t next_id_;
   int64_t next_ms_ = 0;
   mutable std::optional<Structure> structure_;  // of the records as they are
 };

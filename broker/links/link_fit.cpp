@@ -13,6 +13,7 @@ constexpr double kHalfLifeMs = 30 * 60000;
 constexpr double kRelativeError = 0.05, kJitterS = 0.0005;
 constexpr double kHuber = 1.345;  // 95 % efficient where errors are normal
 constexpr int kRounds = 8;
+constexpr double kNews = 0.05;  // less than that more is noise
 
 bool credible(double bytes, double seconds) {
   if (!std::isfinite(bytes) || !std::isfinite(seconds) || bytes <= 0 || seconds <= 0) return false;
@@ -57,11 +58,18 @@ bool LinkRecord::add(const ProbedLink& probe, int64_t now_ms) {
   return any;
 }
 
-bool LinkRecord::add_traffic(double bytes, double seconds, int64_t now_ms) {
-  const auto latency = latency_s();
-  if (!latency || !credible(bytes, seconds - *latency)) return false;
-  add_sample({now_ms, bytes, seconds - *latency});
+bool LinkRecord::add_traffic(double bytes_s, int64_t now_ms) {
+  if (trips_.empty() || !credible(bytes_s, 1)) return false;
+  const double slope = fit()->seconds_per_byte;
+  if (slope > 0 && bytes_s * slope <= 1 + kNews) return false;
+  if (bytes_s <= at_least(now_ms) * (1 + kNews)) return false;
+  carried_bytes_s_ = bytes_s;
+  carried_ms_ = now_ms;
   return true;
+}
+
+double LinkRecord::at_least(int64_t now_ms) const {
+  return static_cast<double>(now_ms - carried_ms_) <= kHalfLifeMs ? carried_bytes_s_ : 0;
 }
 
 void LinkRecord::add_sample(Sample sample) {
@@ -86,12 +94,22 @@ std::optional<LinkFit> LinkRecord::fit() const {
   const auto latency = latency_s();
   if (!latency) return std::nullopt;
   LinkFit result{*latency, 0, trips_.back().time_ms};
-  if (samples_.empty()) return result;
-  result.time_ms = std::max(result.time_ms, samples_.back().time_ms);
+  if (!samples_.empty()) result.time_ms = std::max(result.time_ms, samples_.back().time_ms);
+  const double least = at_least(result.time_ms);
+  if (least > 0) result.time_ms = std::max(result.time_ms, carried_ms_);
+  result.seconds_per_byte = fit_slope(result.time_ms);
+  if (least > 0 && (samples_.empty() || result.seconds_per_byte * least > 1)) {
+    result.seconds_per_byte = 1 / least;
+  }
+  return result;
+}
+
+double LinkRecord::fit_slope(int64_t time_ms) const {
+  if (samples_.empty()) return 0;
   std::vector<Weighted> slopes;
   std::vector<double> age, spread;
   for (const Sample& sample : samples_) {
-    const auto older = static_cast<double>(result.time_ms - sample.time_ms);
+    const auto older = static_cast<double>(time_ms - sample.time_ms);
     age.push_back(std::exp2(-older / kHalfLifeMs));
     spread.push_back(kJitterS + kRelativeError * sample.seconds);
     const double exact = sample.seconds / spread.back();
@@ -109,21 +127,25 @@ std::optional<LinkFit> LinkRecord::fit() const {
     }
     slope = top / bottom;
   }
-  result.seconds_per_byte = slope;
-  return result;
+  return slope;
 }
 
 nlohmann::json LinkRecord::to_json() const {
   nlohmann::json trips = nlohmann::json::array(), samples = nlohmann::json::array();
   for (const Trip& trip : trips_) trips.push_back({trip.time_ms, trip.seconds});
   for (const Sample& s : samples_) samples.push_back({s.time_ms, s.bytes, s.seconds});
-  return {{"trips", std::move(trips)}, {"samples", std::move(samples)}, {"probed_ms", probed_ms_}};
+  return {{"trips", std::move(trips)},
+          {"samples", std::move(samples)},
+          {"probed_ms", probed_ms_},
+          {"carried", {carried_ms_, carried_bytes_s_}}};
 }
 
 Result<LinkRecord> LinkRecord::from_json(const nlohmann::json& json) {
   LinkRecord record;
   try {
     record.probed_ms_ = json.at("probed_ms").get<int64_t>();
+    record.carried_ms_ = json.at("carried").at(0).get<int64_t>();
+    record.carried_bytes_s_ = json.at("carried").at(1).get<double>();
     for (const auto& trip : json.at("trips")) {
       record.trips_.push_back({trip.at(0).get<int64_t>(), trip.at(1).get<double>()});
     }

@@ -24,8 +24,10 @@ class LinkRecord {
 
   // One probe of this direction. Numbers that cannot be are left out; false: none was left.
   bool add(const ProbedLink& probe, int64_t now_ms);
-  // A message of real work: all of it took so long.
-  bool add_traffic(double bytes, double seconds, int64_t now_ms);
+  // Real work was carried at this rate, among whatever else shared the way at that moment: it
+  // carries that much AT LEAST, and half of a shared line is not the link. So it raises what probes
+  // say, never lowers it, and counts for half an hour. False: it says nothing new.
+  bool add_traffic(double bytes_s, int64_t now_ms);
   void forget_before(int64_t time_ms);
 
   // Least squares of the seconds over the sizes with the latency fixed, relative errors, outliers
@@ -48,10 +50,14 @@ class LinkRecord {
   };
   std::optional<double> latency_s() const;
   void add_sample(Sample sample);
+  double at_least(int64_t now_ms) const;  // bytes a second; 0: nothing of late
+  double fit_slope(int64_t time_ms) const;
 
   std::vector<Trip> trips_;
   std::vector<Sample> samples_;
   int64_t probed_ms_ = -1;
+  double carried_bytes_s_ = 0;  // by real work
+  int64_t carried_ms_ = 0;
 };
 
 }  // namespace weft::broker

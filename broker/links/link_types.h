@@ -63,13 +63,15 @@ struct LinkOptions {
   size_t landmarks = 4;   // peers that everybody is measured against
   size_t neighbours = 2;  // probes of a peer with others that may stand beside it
   double host_latency_s = 0.00008, lan_latency_s = 0.00075;  // one way, at most
-  int64_t every_ms = 1000;                                   // probes are planned that often
-  int64_t refresh_ms = 30 * 60000;                           // a pair is measured again after
-  int64_t max_age_ms = int64_t{24} * 3600000;                // and forgotten after
+  int64_t every_ms = 1000;                                   // probes are planned that often,
+  size_t peers_per_period = 2000;   // and more seldom by as many times as there are so many peers
+  int64_t refresh_ms = 30 * 60000;  // a pair is measured again after
+  int64_t max_age_ms = int64_t{24} * 3600000;  // and forgotten after
   int64_t retry_ms = 60000;       // after a failure, twice as long each time up to refresh_ms
   int64_t busy_retry_ms = 15000;  // after "not now"
   int64_t task_ms = 30000;        // without an answer it is given up
   size_t max_running = 64;
+  uint64_t first_task = 1;  // number of the first
   uint64_t max_bytes = uint64_t{4} << 20;
   int64_t max_ms = 8000;
   // Where a line is also that of a peer which runs a stage: the share of the time that probes may

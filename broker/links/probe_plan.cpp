@@ -1,12 +1,16 @@
 #include "broker/links/probe_plan.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 namespace weft::broker {
 namespace {
 
 // Latencies of one local network to a landmark differ by less than it is wide, and by noise.
 constexpr double kNoiseS = 0.0005, kNoiseShare = 0.01;
+// Sites before and after one in that order: of a town's ten thousand not all are compared.
+constexpr size_t kMostCompared = 32;
 // Flows of very different rates do not tell whether they share a line.
 constexpr double kLeastRatio = 0.4;
 
@@ -160,29 +164,46 @@ void ProbePlan::landmarks() {
 // Sites, most of them single peers at first, that may be one: their latencies to the landmarks
 // are alike. Sorted by the first landmark, so that only those near in that order are compared.
 void ProbePlan::neighbours() {
-  if (landmarks_.empty()) return;
-  for (size_t site = 0; site < s_.sites(); ++site) try_beside(site);
+  if (landmarks_.empty() || full()) return;
+  std::vector<size_t> sites(s_.sites());
+  std::iota(sites.begin(), sites.end(), size_t{0});
+  const LandmarkTable table(s_, landmarks_, sites);
+  Ranked ranked;
+  for (const size_t site : sites) {
+    if (!std::isnan(table.latency_s(site, 0))) ranked.emplace_back(table.latency_s(site, 0), site);
+  }
+  std::sort(ranked.begin(), ranked.end());
+  std::vector<size_t> rank_of(sites.size(), ranked.size());
+  for (size_t rank = 0; rank < ranked.size(); ++rank) rank_of[ranked[rank].second] = rank;
+  for (size_t site = 0; site < sites.size() && !full(); ++site) {
+    if (rank_of[site] < ranked.size()) try_beside(table, ranked, rank_of[site]);
+  }
 }
 
-void ProbePlan::try_beside(size_t site) {
-  const auto own = s_.site_latency_s(site, landmarks_.front());
+void ProbePlan::try_beside(const LandmarkTable& table, const Ranked& ranked, size_t rank) {
+  const auto [own, site] = ranked[rank];
   const size_t speaker = s_.members(site).front();
-  if (!own || !free(speaker)) return;
+  if (!free(speaker)) return;
   size_t tried = 0;
   for (const auto& [other, way] : s_.ways_from(speaker)) {
     const bool mark = std::find(landmarks_.begin(), landmarks_.end(), other) != landmarks_.end();
     if (!mark && s_.site_of(other) != site) ++tried;
   }
-  std::vector<std::pair<double, size_t>> beside;
-  const double width = options_.lan_latency_s + kNoiseS + kNoiseShare * *own;
-  for (size_t other = 0; other < s_.sites() && tried < options_.neighbours; ++other) {
-    if (other == site) continue;
-    const auto theirs = s_.site_latency_s(other, landmarks_.front());
-    if (!theirs || *theirs > *own + width || *theirs < *own - width) continue;
-    if (s_.between(site, other) != nullptr || s_.between(other, site) != nullptr) continue;
-    const Structure::Bounds bounds = s_.bounds(site, other, landmarks_);
+  if (tried >= options_.neighbours) return;
+  const double width = options_.lan_latency_s + kNoiseS + kNoiseShare * own;
+  Ranked beside;
+  const auto compare = [&](size_t at) {
+    const auto& [theirs, other] = ranked[at];
+    if (std::abs(theirs - own) > width) return false;
+    if (s_.between(site, other) != nullptr || s_.between(other, site) != nullptr) return true;
+    const LandmarkTable::Bounds bounds = table.bounds(site, other);
     if (bounds.low_s <= width) beside.emplace_back(bounds.low_s, other);
-  }
+    return true;
+  };
+  const size_t first = rank - std::min(rank, kMostCompared);
+  for (size_t at = rank; at > first && compare(at - 1);) --at;
+  const size_t last = std::min(ranked.size(), rank + 1 + kMostCompared);
+  for (size_t at = rank + 1; at < last && compare(at);) ++at;
   std::sort(beside.begin(), beside.end());
   for (const auto& [low, other] : beside) {
     if (tried++ >= options_.neighbours || !free(speaker)) return;

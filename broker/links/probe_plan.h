@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "broker/links/landmark_table.h"
 #include "broker/links/link_book.h"
 
 namespace weft::broker {
@@ -24,7 +25,9 @@ class ProbePlan {
   void depended();
   void landmarks();
   void neighbours();
-  void try_beside(size_t site);
+  // Sites by how far they are from the first landmark, those where it is known.
+  using Ranked = std::vector<std::pair<double, size_t>>;
+  void try_beside(const LandmarkTable& table, const Ranked& ranked, size_t rank);
   void inside_sites();
   void lines();
   void refresh();

@@ -142,18 +142,4 @@ std::optional<double> Structure::site_latency_s(size_t site, size_t landmark) co
   return best;
 }
 
-Structure::Bounds Structure::bounds(size_t site_a, size_t site_b,
-                                    const std::vector<size_t>& landmarks) const {
-  Bounds result{0, 1e9, 0};
-  for (const size_t landmark : landmarks) {
-    const auto a = site_latency_s(site_a, landmark), b = site_latency_s(site_b, landmark);
-    if (!a || !b) continue;
-    ++result.landmarks;
-    result.low_s = std::max(result.low_s, std::abs(*a - *b));
-    result.high_s = std::min(result.high_s, *a + *b);
-  }
-  result.low_s = std::min(result.low_s, result.high_s);
-  return result;
-}
-
 }  // namespace weft::broker

@@ -71,12 +71,7 @@ class Structure {
   // What the line of a site carries in one direction, if its flows were seen to share it.
   std::optional<double> shared_line(size_t site, bool down) const;
 
-  struct Bounds {
-    double low_s = 0, high_s = 0;
-    size_t landmarks = 0;  // that both have been measured against
-  };
-  // Of the latency between two sites, by the triangle inequality over these peers.
-  Bounds bounds(size_t site_a, size_t site_b, const std::vector<size_t>& landmarks) const;
+  // From the nearest of its members.
   std::optional<double> site_latency_s(size_t site, size_t landmark) const;
 
  private:

@@ -19,6 +19,7 @@
 
 #include "base/result.h"
 #include "broker/planner/pipeline.h"
+#include "broker/planner/ways.h"
 #include "job/device_profile.h"
 #include "job/plan.h"
 #include "job/schedule.h"
@@ -55,6 +56,7 @@ struct PlannerOptions {
   double memory_share = 0.9;          // of a peer's memory a stage may plan with
   size_t most_peers = 512;            // of more, those with the most speed and memory are looked at
   std::vector<PlannerAccess> access;  // lines that peers share (network.h)
+  MeasuredWays measured;              // what links and access say counts more; empty: nothing
   // What the workers will do; a plan is given out only if this can run to its end.
   ScheduleFunction make_schedule = job::make_schedule;
 };

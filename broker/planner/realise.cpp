@@ -55,6 +55,12 @@ void fill_speeds(PlanInputs& in) {
   }
 }
 
+Network joined_network(const std::vector<std::string>& ids, const std::vector<PlannerLink>& links,
+                       const PlannerOptions& options) {
+  const PlannerWays ways = join_ways(options.measured(ids), {links, options.access});
+  return Network(ids, ways.links, ways.access);
+}
+
 }  // namespace
 
 double PlanInputs::seconds_alone(const PlannerPeer& peer) const {
@@ -73,7 +79,8 @@ Result<PlanInputs> make_inputs(const opdag::Graph& graph, const job::JobSpec& sp
   fill_speeds(in);
   std::vector<std::string> ids;
   for (const PlannerPeer& peer : in.peers) ids.push_back(peer.id);
-  in.network = Network(ids, links, options.access);
+  in.network =
+      options.measured ? joined_network(ids, links, options) : Network(ids, links, options.access);
   if (!in.network.measured() && peers.size() > 1) {
     in.notes.push_back("no link was measured: links delay nothing");
   }

@@ -6,7 +6,7 @@
 
 namespace weft::broker {
 
-inline constexpr std::array<const char*, 1> kMigrations = {R"(
+inline constexpr std::array<const char*, 2> kMigrations = {R"(
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE peers(id TEXT PRIMARY KEY, record TEXT NOT NULL);
 CREATE TABLE jobs(id TEXT PRIMARY KEY, record TEXT NOT NULL);
@@ -24,6 +24,10 @@ CREATE TABLE invites(token_id TEXT PRIMARY KEY, token_sha256 TEXT UNIQUE NOT NUL
                      expires_ms INTEGER, uses INTEGER, used INTEGER);
 CREATE TABLE invite_uses(token_id TEXT, key_fingerprint TEXT, peer TEXT,
                          PRIMARY KEY(token_id, key_fingerprint)) WITHOUT ROWID;
+)",
+                                                           R"(
+CREATE TABLE links(from_peer TEXT, to_peer TEXT, time_ms INTEGER, record TEXT,
+                   PRIMARY KEY(from_peer, to_peer)) WITHOUT ROWID;
 )"};
 
 }  // namespace weft::broker

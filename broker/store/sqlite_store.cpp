@@ -69,10 +69,31 @@ class SqliteStore final : public Store {
     return run("write a peer", "INSERT OR REPLACE INTO peers VALUES(?,?)", id, text(record));
   }
   Status remove_peer(const std::string& id) override {
+    WEFT_TRY_STATUS(
+        run("remove links", "DELETE FROM links WHERE from_peer=? OR to_peer=?", id, id));
     return run("remove a peer", "DELETE FROM peers WHERE id=?", id);
   }
   Result<std::vector<Json>> peers() override {
     return documents("read peers", "SELECT record FROM peers ORDER BY id");
+  }
+
+  Status put_link(const LinkRow& link) override {
+    return run("write a link", "INSERT OR REPLACE INTO links VALUES(?,?,?,?)", link.from, link.to,
+               link.time_ms, text(link.record));
+  }
+  Status remove_links_before(int64_t time_ms) override {
+    return run("remove links", "DELETE FROM links WHERE time_ms<?", time_ms);
+  }
+  Result<std::vector<LinkRow>> links() override {
+    std::vector<LinkRow> rows;
+    WEFT_TRY_STATUS(each(
+        "read links",
+        "SELECT from_peer,to_peer,time_ms,record FROM links ORDER BY from_peer,to_peer",
+        [&](SQLite::Statement& row) {
+          rows.push_back({row.getColumn(0).getString(), row.getColumn(1).getString(),
+                          row.getColumn(2).getInt64(), Json::parse(row.getColumn(3).getString())});
+        }));
+    return rows;
   }
 
   Status put_job(const std::string& id, const Json& record) override {

@@ -37,6 +37,13 @@ struct Invite {
   int64_t uses = 1, used = 0;
 };
 
+// What was measured of one direction between two peers (links/link_book.h).
+struct LinkRow {
+  std::string from, to;
+  int64_t time_ms = 0;
+  nlohmann::json record;
+};
+
 // Rows kept per job; the oldest go.
 inline constexpr int64_t kMaxEventRows = 20000;
 inline constexpr int64_t kMaxLogRows = 20000;
@@ -49,8 +56,12 @@ class Store {
   virtual Status batch(const std::function<Status()>& body) = 0;
 
   virtual Status put_peer(const std::string& id, const nlohmann::json& record) = 0;
-  virtual Status remove_peer(const std::string& id) = 0;
+  virtual Status remove_peer(const std::string& id) = 0;  // and its links
   virtual Result<std::vector<nlohmann::json>> peers() = 0;
+
+  virtual Status put_link(const LinkRow& link) = 0;
+  virtual Status remove_links_before(int64_t time_ms) = 0;
+  virtual Result<std::vector<LinkRow>> links() = 0;
 
   virtual Status put_job(const std::string& id, const nlohmann::json& record) = 0;
   virtual Status put_submission(const std::string& job, const nlohmann::json& submission) = 0;

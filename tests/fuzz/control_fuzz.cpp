@@ -77,6 +77,17 @@ std::vector<std::string> seeds() {
   }));
   made.push_back(peer_input([](auto& m) { m.mutable_blobs()->add_sha256(std::string(64, 'a')); }));
   made.push_back(peer_input([](auto& m) { m.mutable_leaving()->set_reason("tired"); }));
+  made.push_back(peer_input([](auto& m) {
+    auto& report = *m.mutable_probe();
+    report.set_task(1);
+    report.set_outcome("measured");
+    auto& link = *report.add_links();
+    link.set_target("p-2");
+    link.set_round_trip_s(0.02);
+    auto& train = *link.add_trains();
+    train.set_bytes(65536);
+    train.set_seconds(0.01);
+  }));
   made.push_back(peer_input([](auto& m) { m.mutable_heartbeat(); }));
   proto::BrokerMessage prepare;
   job::WorkerSpec spec;

@@ -57,7 +57,8 @@ def alive(pid):
 class Cluster:
     """A broker and its peers. `prefix` runs a program elsewhere (ip netns exec ...)."""
 
-    def __init__(self, folder, host="127.0.0.1", broker_flags=(), broker_prefix=(), measure=False):
+    def __init__(self, folder, host="127.0.0.1", broker_flags=(), broker_prefix=(), measure=False,
+                 probe=False):
         self.folder = str(folder)
         self.host = host
         self.broker_flags = list(broker_flags)
@@ -68,7 +69,8 @@ class Cluster:
                                 XDG_CONFIG_HOME=os.path.join(self.folder, "config"),
                                 XDG_STATE_HOME=os.path.join(self.folder, "state"),
                                 # Daemons that measure themselves would disturb what tests time.
-                                WEFTD_MEASURE="true" if measure else "false")
+                                WEFTD_MEASURE="true" if measure else "false",
+                                WEFT_BROKER_PROBE_LINKS="true" if probe else "false")
         self.peer_ids = {}
 
     def __enter__(self):

@@ -34,7 +34,7 @@ class ReplanInputsTest : public ::testing::Test {
     }
     job_.steps = 1000;
     job_.requested_stages = 2;
-    auto plan = plan_over_idle(graph_, spec_to_plan(spec_, job_), {&a_, &b_}, known_, 0.9);
+    auto plan = plan_over_idle(graph_, spec_to_plan(spec_, job_), {&a_, &b_}, known_, {});
     EXPECT_TRUE(plan.ok()) << plan.error().text();
     job_.plan = *plan;
     for (const job::StagePlan& stage : job_.plan->stages) {
@@ -42,7 +42,7 @@ class ReplanInputsTest : public ::testing::Test {
     }
   }
   Replanned replanned(double unproven = 1) {
-    auto result = replan_over(graph_, spec_, job_, {&a_, &b_, &c_}, known_, 0.9, unproven);
+    auto result = replan_over(graph_, spec_, job_, {&a_, &b_, &c_}, known_, {}, unproven);
     EXPECT_TRUE(result.ok()) << result.error().text();
     return result.ok() ? *result : Replanned{};
   }

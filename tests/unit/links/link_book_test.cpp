@@ -38,13 +38,22 @@ TEST(LinkRecord, FitsThroughNoiseAndOutliers) {
 
 TEST(LinkRecord, RealMessagesRefitIt) {
   LinkRecord record;
-  EXPECT_FALSE(record.add_traffic(1e6, 1, 0)) << "the latency is not known yet";
+  EXPECT_FALSE(record.add_traffic(1e6, 0)) << "the latency is not known yet";
   ASSERT_TRUE(record.add(probed(0.020, 5e6), 0));
-  // The link became half as fast; an hour later its messages say so.
-  for (int64_t k = 0; k < 12; ++k) {
-    ASSERT_TRUE(record.add_traffic(1e6, 0.010 + 1e6 / 2.5e6, 3600000 + k));
-  }
-  EXPECT_NEAR(record.fit()->seconds_per_byte * 2.5e6, 1, 0.05);
+  // Others shared the line: it carries half as much now, and as much as ever.
+  EXPECT_FALSE(record.add_traffic(2.5e6, 1000));
+  EXPECT_NEAR(record.fit()->seconds_per_byte * 5e6, 1, 1e-9);
+  // Others shared it while it was probed.
+  ASSERT_TRUE(record.add_traffic(9e6, 2000));
+  EXPECT_NEAR(record.fit()->seconds_per_byte * 9e6, 1, 1e-9);
+  EXPECT_FALSE(record.add_traffic(9.1e6, 2500)) << "nothing new";
+  EXPECT_FALSE(record.add_traffic(std::nan(""), 2500));
+  EXPECT_FALSE(record.add_traffic(1e30, 2500));
+  auto again = LinkRecord::from_json(nlohmann::json::parse(record.to_json().dump()));
+  EXPECT_NEAR(again->fit()->seconds_per_byte * 9e6, 1, 1e-9);
+  // An hour later a probe counts again.
+  ASSERT_TRUE(record.add(probed(0.020, 4e6), 3600000));
+  EXPECT_NEAR(record.fit()->seconds_per_byte * 4e6, 1, 0.1);
 }
 
 TEST(LinkRecord, ImpossibleNumbersAreLeftOut) {

@@ -1,0 +1,78 @@
+#include "broker/planner/ways.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace weft::broker {
+namespace {
+
+// Peers that a name of a told link stands for.
+class Names {
+ public:
+  explicit Names(const std::vector<PlannerAccess>& groups) {
+    for (const PlannerAccess& group : groups) groups_.emplace(group.name, &group.peers);
+  }
+  std::vector<std::string> peers(const std::string& name) const {
+    const auto found = groups_.find(name);
+    return found == groups_.end() ? std::vector<std::string>{name} : *found->second;
+  }
+
+ private:
+  std::map<std::string, const std::vector<std::string>*> groups_;
+};
+
+void give_way(std::vector<PlannerAccess>& measured, const std::vector<PlannerAccess>& told) {
+  std::set<std::string> up, down;  // peers whose line was told
+  for (const PlannerAccess& group : told) {
+    if (group.up_mbit_s > 0) up.insert(group.peers.begin(), group.peers.end());
+    if (group.down_mbit_s > 0) down.insert(group.peers.begin(), group.peers.end());
+  }
+  for (PlannerAccess& line : measured) {
+    const auto any_of = [&](const std::set<std::string>& peers) {
+      return std::any_of(line.peers.begin(), line.peers.end(),
+                         [&](const std::string& id) { return peers.contains(id); });
+    };
+    if (any_of(up)) line.up_mbit_s = 0;
+    if (any_of(down)) line.down_mbit_s = 0;
+  }
+}
+
+void widen(std::vector<PlannerAccess>& measured, const PlannerWays& told) {
+  std::map<std::string, size_t> line_of;
+  for (size_t i = 0; i < measured.size(); ++i) {
+    for (const std::string& id : measured[i].peers) line_of.emplace(id, i);
+  }
+  const Names names(told.access);
+  const auto line = [&](const std::string& id) {
+    const auto found = line_of.find(id);
+    return found == line_of.end() ? measured.size() : found->second;
+  };
+  for (const PlannerLink& link : told.links) {
+    for (const std::string& from : names.peers(link.from)) {
+      for (const std::string& to : names.peers(link.to)) {
+        const size_t out = line(from), in = line(to);
+        if (out == in) continue;
+        const auto carry = [&](double& rate) {
+          if (rate > 0) rate = std::max(rate, link.bandwidth_mbit_s);
+        };
+        if (out < measured.size()) carry(measured[out].up_mbit_s);
+        if (in < measured.size()) carry(measured[in].down_mbit_s);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+PlannerWays join_ways(PlannerWays measured, const PlannerWays& told) {
+  give_way(measured.access, told.access);
+  if (!measured.access.empty()) widen(measured.access, told);
+  // Of several that say something of a way the last counts, of several groups of one name the
+  // first.
+  measured.links.insert(measured.links.end(), told.links.begin(), told.links.end());
+  measured.access.insert(measured.access.begin(), told.access.begin(), told.access.end());
+  return measured;
+}
+
+}  // namespace weft::broker

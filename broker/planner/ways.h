@@ -1,0 +1,26 @@
+// Ways between peers and the lines they share, from two sources: what was measured, and what
+// somebody who knows the network wrote down. Pure.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "broker/planner/network.h"
+
+namespace weft::broker {
+
+struct PlannerWays {
+  std::vector<PlannerLink> links;
+  std::vector<PlannerAccess> access;
+};
+
+// What was measured between these peers. Asked for those only that a plan is made over.
+using MeasuredWays = std::function<PlannerWays(const std::vector<std::string>& ids)>;
+
+// Both, as Network takes them. What was told counts more, for each direction: a measured link gives
+// way to a told one, a measured line to that of a told group with one of its peers, and a measured
+// line carries no less than a told link that passes it.
+PlannerWays join_ways(PlannerWays measured, const PlannerWays& told);
+
+}  // namespace weft::broker

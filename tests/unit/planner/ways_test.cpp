@@ -1,0 +1,52 @@
+// Measured and told ways together: what was told counts more, direction by direction.
+#include "broker/planner/ways.h"
+
+#include <gtest/gtest.h>
+
+#include "broker/planner/planner.h"
+
+namespace weft::broker {
+namespace {
+
+TEST(Ways, AToldDirectionReplacesTheMeasuredOne) {
+  const PlannerWays measured{{{"a", "b", 5, 100}, {"b", "a", 6, 50}}, {}};
+  const PlannerWays both = join_ways(measured, {{{"a", "b", 1, 1000}}, {}});
+  const Network network({"a", "b"}, both.links, both.access);
+  EXPECT_DOUBLE_EQ(network.latency_s(0, 1), 0.001);
+  EXPECT_DOUBLE_EQ(network.seconds_per_byte(0, 1), 8e-9);
+  EXPECT_DOUBLE_EQ(network.latency_s(1, 0), 0.006);
+  EXPECT_DOUBLE_EQ(network.seconds_per_byte(1, 0), 8 / 50e6);
+}
+
+TEST(Ways, AToldLineReplacesAMeasuredOneOfOnePeerOfIt) {
+  const PlannerWays measured{{}, {{"a", {"a", "b"}, 20, 200}}};
+  PlannerWays told{{}, {{"home", {"b", "c"}, 10, 0}}};
+  const PlannerWays both = join_ways(measured, told);
+  ASSERT_EQ(both.access.size(), 2u);
+  EXPECT_EQ(both.access[0].name, "home");
+  EXPECT_EQ(both.access[1].up_mbit_s, 0);
+  EXPECT_EQ(both.access[1].down_mbit_s, 200) << "nobody said anything of that direction";
+}
+
+TEST(Ways, AMeasuredLineCarriesWhatAToldLinkOverItDoes) {
+  const PlannerWays measured{{}, {{"a", {"a", "b"}, 20, 200}, {"c", {"c"}, 0, 30}}};
+  const PlannerWays told{{{"a", "c", 1, 90}, {"a", "b", 1, 5000}}, {}};
+  const PlannerWays both = join_ways(measured, told);
+  EXPECT_EQ(both.access[0].up_mbit_s, 90);
+  EXPECT_EQ(both.access[0].down_mbit_s, 200);
+  EXPECT_EQ(both.access[1].up_mbit_s, 0) << "no line, no limit";
+  EXPECT_EQ(both.access[1].down_mbit_s, 90);
+}
+
+TEST(Ways, AToldLinkBetweenGroupsHoldsForTheirPeers) {
+  const PlannerWays measured{{{"a", "b", 50, 1}}, {{"a", {"a"}, 3, 3}}};
+  const PlannerWays told{{{"here", "there", 2, 40}},
+                         {{"here", {"a"}, 0, 0}, {"there", {"b"}, 0, 0}}};
+  const PlannerWays both = join_ways(measured, told);
+  const Network network({"a", "b"}, both.links, both.access);
+  EXPECT_DOUBLE_EQ(network.latency_s(0, 1), 0.002);
+  EXPECT_DOUBLE_EQ(network.seconds_per_byte(0, 1), 8 / 40e6);
+}
+
+}  // namespace
+}  // namespace weft::broker
