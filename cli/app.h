@@ -48,6 +48,7 @@ void add_job_show(CLI::App& job, Globals& globals);
 void add_job_watch(CLI::App& job, Globals& globals);
 void add_job_change(CLI::App& job, Globals& globals);
 void add_peer(CLI::App& app, Globals& globals);
+void add_link(CLI::App& app, Globals& globals);
 void add_plan(CLI::App& app, Globals& globals);
 void add_simulate(CLI::App& app, Globals& globals);
 void add_checkpoint(CLI::App& app, Globals& globals);

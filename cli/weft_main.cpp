@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
   add_plan(app, globals);
   add_simulate(app, globals);
   add_peer(app, globals);
+  add_link(app, globals);
   add_checkpoint(app, globals);
   try {
     app.parse(argc, argv);

@@ -44,6 +44,7 @@ const std::vector<Api::Route>& Api::routes() {
       {"GET", "/api/v1/peers/{id}", Access::kUser, &Api::get_peer},
       {"POST", "/api/v1/peers/{id}/drain", Access::kUser, &Api::drain_peer},
       {"DELETE", "/api/v1/peers/{id}", Access::kUser, &Api::delete_peer},
+      {"GET", "/api/v1/links", Access::kUser, &Api::get_links},
       {"POST", "/api/v1/plans", Access::kUser, &Api::post_plan},
       {"POST", "/api/v1/jobs", Access::kUser, &Api::post_job},
       {"GET", "/api/v1/jobs", Access::kUser, &Api::get_jobs},

@@ -94,6 +94,7 @@ class Api {
   void get_peer(const Call& call, const net::HttpReply& reply);
   void drain_peer(const Call& call, const net::HttpReply& reply);
   void delete_peer(const Call& call, const net::HttpReply& reply);
+  void get_links(const Call& call, const net::HttpReply& reply);
   void post_plan(const Call& call, const net::HttpReply& reply);
   void post_job(const Call& call, const net::HttpReply& reply);
   void get_jobs(const Call& call, const net::HttpReply& reply);
@@ -134,6 +135,9 @@ class Api {
   ApiIdentity identity_;
   Waiters waiters_;
 };
+
+// What is known of a peer's line; null: nothing.
+Json line_json(const LinkBook& book, const std::string& peer);
 
 // ---- helpers of the resource files -------------------------------------------------------------
 net::HttpResponse json_response(const Json& body, int status = 200);

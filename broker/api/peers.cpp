@@ -46,6 +46,7 @@ void Api::get_peers(const Call&, const net::HttpReply& reply) {
 Json Api::measured_json(const Peer& peer) const {
   Json json = peer_json(peer);
   json["profile"] = peer.profile ? job::profile_to_json(*peer.profile) : Json(nullptr);
+  json["line"] = line_json(core_.links(), peer.id);
   json["correction"] = {{"factor", peer.correction.factor}, {"steps", peer.correction.steps}};
   return json;
 }

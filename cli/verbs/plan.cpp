@@ -32,7 +32,26 @@ Status add_profile(ApiClient& client, broker::PlannerPeer& peer) {
   return {};
 }
 
-// The idle peers of the broker the user is logged in to, without links.
+// What the broker has measured of the ways between its idle peers.
+Status add_measured_links(ApiClient& client, broker::PlannerWorld& world) {
+  WEFT_TRY(const json answer, client.get("/api/v1/links?peers=idle"));
+  for (const json& link : answer.at("links")) {
+    if (!link.at("bandwidth_mbit_s").is_number()) continue;
+    world.links.push_back({link.value("from", ""), link.value("to", ""),
+                           link.value("latency_ms", 0.0), link.value("bandwidth_mbit_s", 0.0)});
+  }
+  for (const json& line : answer.at("lines")) {
+    const auto rate = [&](const char* key) {
+      return line.at(key).is_number() ? line.at(key).get<double>() : 0;
+    };
+    const auto peers = line.at("peers").get<std::vector<std::string>>();
+    if (peers.empty()) continue;
+    world.access.push_back({peers.front(), peers, rate("up_mbit_s"), rate("down_mbit_s")});
+  }
+  return {};
+}
+
+// The idle peers of the broker the user is logged in to, and what it knows of their links.
 Result<broker::PlannerWorld> world_of_broker(const Globals& globals) {
   Result<ApiClient> client = ApiClient::open(globals);
   if (!client.ok()) {
@@ -52,6 +71,7 @@ Result<broker::PlannerWorld> world_of_broker(const Globals& globals) {
     world.peers.push_back(std::move(idle));
     world.site_of.emplace_back();
   }
+  WEFT_TRY_STATUS(add_measured_links(*client, world));
   return world;
 }
 

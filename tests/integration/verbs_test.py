@@ -55,6 +55,11 @@ def test_peer_verbs(finished):
     assert peers[0]["id"] in finished.weft("peer", "list").stdout
     assert finished.weft("peer", "invite", "--uses", "2").stdout.startswith("weft://")
     assert finished.run("peer", "get", "p-nobody").returncode == 1
+    links = finished.weft_json("link", "list", peers[0]["id"], peers[1]["id"])
+    assert links == {"links": [], "lines": [], "inferred": True}  # nothing is measured here
+    assert "FROM" in finished.weft("link", "list").stdout
+    nobody = finished.run("link", "list", "p-nobody")
+    assert nobody.returncode == 1 and "p-nobody" in nobody.stderr
 
 
 def test_finished_job_goes_on_with_more_steps(finished):
