@@ -6,6 +6,11 @@
 #include "base/statistics.h"
 
 namespace weft::net {
+namespace {
+
+constexpr double kOver = 1.25;
+
+}  // namespace
 
 void ArrivalLog::note(size_t bytes, double now_s) {
   if (marks_.empty()) first_s_ = now_s;
@@ -50,6 +55,12 @@ std::optional<TrainRate> train_rate(const std::vector<Arrival>& arrivals) {
   rate.all_bytes = last.bytes;
   rate.span_s = last.seconds;
   return rate;
+}
+
+void bound_rate(TrainRate& rate, double asked_to_end_s, double round_trip_s) {
+  const double least_s = asked_to_end_s - round_trip_s;
+  if (least_s <= 0) return;
+  rate.seconds = std::max(rate.seconds, rate.bytes / rate.all_bytes * least_s / kOver);
 }
 
 nlohmann::json arrivals_to_json(const std::vector<Arrival>& arrivals) {

@@ -42,6 +42,11 @@ struct TrainRate {
 // many. nullopt: too few marks, or no time between them.
 std::optional<TrainRate> train_rate(const std::vector<Arrival>& arrivals);
 
+// A reader that slept through most of a train found it in the kernel's buffer, and read it faster
+// than any line. But all of it took no less than it seemed to the asking side, from asking to the
+// end, without the round trip: the rate is at most a quarter above that one.
+void bound_rate(TrainRate& rate, double asked_to_end_s, double round_trip_s);
+
 // [[bytes, seconds], ...]
 nlohmann::json arrivals_to_json(const std::vector<Arrival>& arrivals);
 Result<std::vector<Arrival>> arrivals_from_json(const nlohmann::json& json);

@@ -44,21 +44,29 @@ class Prober::Line {
     return answer.ok() ? Status() : Status(answer.error());
   }
 
-  Status measure_round_trip(double at_most_s) {
+  Status measure_round_trip() {
+    const double sent = monotonic_seconds();
+    WEFT_TRY_STATUS(round_trip());
+    const double seconds = monotonic_seconds() - sent;
+    way.round_trip_s = way.round_trip_s == 0 ? seconds : std::min(way.round_trip_s, seconds);
+    return {};
+  }
+
+  Status measure_round_trips(double at_most_s) {
     const double start = monotonic_seconds();
     for (size_t trip = 0; trip < kMostTrips; ++trip) {
-      const double sent = monotonic_seconds();
-      if (trip >= kLeastTrips && sent - start > at_most_s) break;
-      WEFT_TRY_STATUS(round_trip());
-      const double seconds = monotonic_seconds() - sent;
-      way.round_trip_s = trip == 0 ? seconds : std::min(way.round_trip_s, seconds);
+      if (trip >= kLeastTrips && monotonic_seconds() - start > at_most_s) break;
+      WEFT_TRY_STATUS(measure_round_trip());
     }
     return {};
   }
 
   // nullopt: it says nothing of a rate.
   Result<std::optional<TrainRate>> train(const TrainSeries::Train& train) {
-    return receive_ ? received(train) : sent(train);
+    const double asked = monotonic_seconds();
+    WEFT_TRY(auto rate, receive_ ? received(train) : sent(train));
+    if (rate) bound_rate(*rate, monotonic_seconds() - asked, way.round_trip_s);
+    return rate;
   }
 
   // The peer may be measured by others; nothing depends on whether it hears that.
@@ -137,7 +145,7 @@ ProbeFinding Prober::run() {
 
 Status Prober::measure(double until_s) {
   const double trips_s = kTripsShare * (until_s - monotonic_seconds());
-  for (const auto& line : lines_) WEFT_TRY_STATUS(line->measure_round_trip(trips_s));
+  for (const auto& line : lines_) WEFT_TRY_STATUS(line->measure_round_trips(trips_s));
   if (lines_.size() == 1) return measure_alone(0, until_s);
   const double left_s = until_s - monotonic_seconds();
   for (size_t i = 0; i < lines_.size(); ++i) {
@@ -153,6 +161,8 @@ Status Prober::measure_alone(size_t index, double until_s) {
   while (const auto train = series.next(monotonic_seconds() - start)) {
     WEFT_TRY(const auto got, line.train(*train));
     series.add(*train, got);
+    // The shortest of those spread over time: what delays one may delay all of a moment.
+    WEFT_TRY_STATUS(line.measure_round_trip());
   }
   line.way.trains = series.trains();
   if (lines_.size() > 1) line.way.alone_bytes_s = series.bytes_s();

@@ -11,8 +11,11 @@ constexpr uint64_t kFirstBytes = 64 << 10, kLeastBytes = 16 << 10;
 constexpr double kLongS = 0.15, kLongTrips = 4;
 constexpr double kMaxTrainS = 2;
 constexpr double kGrowth = 8;  // at most, from one train to the next
-// Where no two agreed: so many count, and trains that were cut short by the limit only as so many.
-constexpr size_t kKept = 4, kLeastShort = 3;
+// Where no two agreed so many count.
+constexpr size_t kKept = 4;
+// Trains that the limit of bytes keeps short are a few turns of the scheduler long: whoever did not
+// get its turn made one slow, so of at least so many the fastest two must agree.
+constexpr size_t kLeastShort = 6;
 constexpr double kWhole = 0.9;
 
 }  // namespace
@@ -20,9 +23,24 @@ constexpr double kWhole = 0.9;
 TrainSeries::TrainSeries(const TrainLimits& limits)
     : limits_(limits), long_s_(kLongS + kLongTrips * limits.round_trip_s) {}
 
+bool TrainSeries::cut_short() const {
+  return !long_.empty() && long_.back().span_s < long_s_;
+}
+
+// In the order in which they count, the last most.
+std::vector<TrainRate> TrainSeries::ranked() const {
+  std::vector<TrainRate> trains = long_;
+  if (cut_short()) {
+    std::sort(trains.begin(), trains.end(),
+              [](const TrainRate& a, const TrainRate& b) { return a.bytes_s() < b.bytes_s(); });
+  }
+  return trains;
+}
+
 bool TrainSeries::agree() const {
-  if (long_.size() < 2) return false;
-  const double a = long_[long_.size() - 2].bytes_s(), b = long_.back().bytes_s();
+  const std::vector<TrainRate> trains = ranked();
+  if (trains.size() < (cut_short() ? kLeastShort : 2)) return false;
+  const double a = trains[trains.size() - 2].bytes_s(), b = trains.back().bytes_s();
   return std::abs(a - b) <= kAgree * std::max(a, b);
 }
 
@@ -35,7 +53,8 @@ std::optional<TrainSeries::Train> TrainSeries::next(double elapsed_s) const {
   double bytes = static_cast<double>(kFirstBytes);
   if (last_) {
     const double asked = static_cast<double>(last_asked_.bytes), rate = last_->bytes_s();
-    bytes = std::clamp(1.3 * rate * long_s_, 2 * asked, kGrowth * asked);
+    // The second long one is as the first; where they differ, or none was long, it grows.
+    bytes = std::clamp(1.3 * rate * long_s_, (long_.size() == 1 ? 1 : 2) * asked, kGrowth * asked);
     // A train that cannot end in time says what a shorter one says.
     if (bytes > rate * left_s) {
       if (!long_.empty() && rate * left_s < asked) return std::nullopt;
@@ -59,14 +78,11 @@ void TrainSeries::add(const Train& asked, const std::optional<TrainRate>& got) {
 }
 
 std::vector<TrainRate> TrainSeries::trains() const {
-  if (agree()) return {long_.end() - 2, long_.end()};
-  std::vector<TrainRate> counting;
-  for (const TrainRate& train : long_) {
-    // One or two short trains may say no more than how far the window had grown.
-    if (train.span_s >= long_s_ || long_.size() >= kLeastShort) counting.push_back(train);
-  }
-  if (counting.size() > kKept) counting.erase(counting.begin(), counting.end() - kKept);
-  return counting;
+  const std::vector<TrainRate> trains = ranked();
+  // Fewer short ones may say no more than how far the window had grown.
+  if (trains.empty() || (cut_short() && trains.size() < kLeastShort)) return {};
+  const size_t count = std::min(agree() || cut_short() ? 2 : kKept, trains.size());
+  return {trains.end() - static_cast<std::ptrdiff_t>(count), trains.end()};
 }
 
 double TrainSeries::bytes_s() const {

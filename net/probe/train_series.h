@@ -1,6 +1,7 @@
 // TrainSeries: which trains of bytes one direction is measured with. They grow until one takes long
 // enough to be told from bursts and start-up, and go on until two in a row agree or the limits are
-// reached. Pure: time is given; one thread.
+// reached. On a line so fast that the largest is short, the fastest two of several must agree.
+// Pure: time is given; one thread.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ struct TrainLimits {
 class TrainSeries {
  public:
   static constexpr double kAgree = 0.1;
-  static constexpr size_t kMaxTrains = 16;
+  static constexpr size_t kMaxTrains = 24;
 
   explicit TrainSeries(const TrainLimits& limits);
 
@@ -33,13 +34,15 @@ class TrainSeries {
   // What came of the train asked for; nullopt: nothing that tells a rate.
   void add(const Train& asked, const std::optional<TrainRate>& got);
 
-  // Those that count: the two that agree, else the last few that were long enough. None: what the
-  // limits allow says more of a window that grows than of the line.
+  // Those that count: the two that agree, else the last few that were long enough, or the fastest
+  // two. None: what the limits allow says more of a window that grows than of the line.
   std::vector<TrainRate> trains() const;
   // Of them; 0: none.
   double bytes_s() const;
 
  private:
+  bool cut_short() const;
+  std::vector<TrainRate> ranked() const;
   bool agree() const;
 
   TrainLimits limits_;

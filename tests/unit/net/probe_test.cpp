@@ -43,6 +43,19 @@ TEST(Arrivals, AReaderThatWakesLateDoesNotCount) {
   EXPECT_NEAR(train_rate(log.arrivals())->bytes_s(), 1e5, 1e4);
 }
 
+TEST(Arrivals, AReaderThatSleptThroughTheTrainIsNoFastLine) {
+  ArrivalLog log;
+  for (int i = 0; i < 100; ++i) log.note(1000, 1 + 1e-6 * i);  // what took a second
+  auto rate = train_rate(log.arrivals());
+  ASSERT_TRUE(rate);
+  EXPECT_GT(rate->bytes_s(), 1e8);
+  bound_rate(*rate, 1.1, 0.1);
+  EXPECT_NEAR(rate->bytes_s(), 1.25e5, 1);
+  TrainRate honest{5e4, 0.5, 1e5, 1};
+  bound_rate(honest, 1.1, 0.1);
+  EXPECT_EQ(honest.seconds, 0.5);
+}
+
 TEST(Arrivals, WhatComesAtOnceTellsNoRate) {
   ArrivalLog log;
   EXPECT_FALSE(train_rate(log.arrivals()));
@@ -88,12 +101,14 @@ TEST(Arrivals, CrossTheWireAndAreCheckedThere) {
 // Virtual time.
 struct SimulatedLine {
   double bytes_s = 1e6, round_trip_s = 0.02, saved_bytes = 0, noise = 0;
+  double starved = 0;  // share of trains that a machine without time carries at half the rate
   double window = 14600, now_s = 0;
   Rng rng{7};
 
   std::optional<TrainRate> carry(const TrainSeries::Train& train) {
     ArrivalLog log;
     double sent = 0, free_s = now_s, tokens = saved_bytes;
+    const double rate = rng.uniform() < starved ? bytes_s / 2 : bytes_s;
     const double until_s = now_s + train.seconds;
     for (double round_s = now_s; sent < static_cast<double>(train.bytes) && round_s < until_s;) {
       double left = std::min(window, static_cast<double>(train.bytes) - sent);
@@ -102,7 +117,7 @@ struct SimulatedLine {
         const double piece = std::min(left, kPiece);
         const double paid = std::max(0.0, piece - tokens);
         tokens = std::max(0.0, tokens - piece);
-        free_s += paid / bytes_s * (1 + noise * (rng.uniform() - 0.5));
+        free_s += paid / rate * (1 + noise * (rng.uniform() - 0.5));
         log.note(static_cast<size_t>(piece), free_s + round_trip_s / 2);
       }
       window *= 2;
@@ -155,6 +170,17 @@ TEST(TrainSeries, EndsWhenTwoAgree) {
   SimulatedLine line;
   line.bytes_s = 2.5e6;
   EXPECT_LE(measure(line).trains, 5u);
+}
+
+TEST(TrainSeries, AMachineWithoutTimeIsNoSlowLine) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SimulatedLine line;
+    line.bytes_s = 125e6;
+    line.round_trip_s = 0.0004;
+    line.starved = 0.3;
+    line.rng = Rng(seed);
+    EXPECT_NEAR(measure(line).bytes_s, line.bytes_s, 0.1 * line.bytes_s) << seed;
+  }
 }
 
 TEST(TrainSeries, WithoutTimeForATrainItSaysNothingRatherThanAWindow) {
