@@ -48,8 +48,9 @@ class Laboratory:
 
 
 @contextlib.contextmanager
-def laboratory(network, folder, known=True, gflops=None):
-    """known: the broker plans with the lines as they are, and with peers of that speed."""
+def laboratory(network, folder, known=True, gflops=None, probe=False):
+    """known: the broker plans with the lines as they are, and with peers of that speed. probe: it has
+    them measured."""
     flags = []
     if known:
         for name, text in (("peers", network.peers_toml(gflops)), ("links", network.links_csv())):
@@ -60,7 +61,8 @@ def laboratory(network, folder, known=True, gflops=None):
     with network.up() as where:
         namespace, address, _ = where["broker"]
         prefix = ["ip", "netns", "exec", namespace]
-        cluster = harness.Cluster(folder, host=address, broker_flags=flags, broker_prefix=prefix)
+        cluster = harness.Cluster(folder, host=address, broker_flags=flags, broker_prefix=prefix,
+                                  probe=probe)
         cluster.cli_prefix = prefix
         with cluster:
             yield Laboratory(folder, cluster, where)

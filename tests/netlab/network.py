@@ -26,8 +26,8 @@ class Missing(Exception):
 
 
 class Network:
-    """ends: {name: {"up_mbit_s", "down_mbit_s"}}; pairs: {(from, to): {"mbit_s", "delay_ms", "loss"}},
-    ordered. One more end, `broker`, reaches everybody at once."""
+    """ends: {name: {"up_mbit_s", "down_mbit_s"}}; pairs: {(from, to): {"mbit_s", "delay_ms", "loss",
+    "line"}}, ordered; those of one line share its rate. One more end, `broker`, reaches everybody at once."""
 
     def __init__(self, ends, pairs, seed=1):
         self.ends, self.pairs, self.seed = ends, pairs, seed
@@ -100,6 +100,23 @@ def two_sites(per_site=2, mbit_s=50, delay_ms=15):
             pairs[x, y] = ({"mbit_s": 1000, "delay_ms": 0.2} if near
                            else {"mbit_s": mbit_s, "delay_ms": delay_ms})
     return Network({name: {} for name in names}, pairs)
+
+
+def joined_sites(per_site=2, mbit_s=50, delay_ms=15):
+    """The same where all hosts of a site do share that line, one for each direction."""
+    net = two_sites(per_site, mbit_s, delay_ms)
+    for (x, y), way in net.pairs.items():
+        if x[0] != y[0]:
+            way["line"] = f"{x[0]}>{y[0]}"
+    return net
+
+
+def homes_and_hub(homes=2, up_mbit_s=20, down_mbit_s=100, delay_ms=10):
+    """Homes with asymmetric lines, and a machine with a fast one that all of them reach."""
+    names = [f"home{i}" for i in range(homes)]
+    ends = {name: {"up_mbit_s": up_mbit_s, "down_mbit_s": down_mbit_s} for name in names}
+    ends["hub"] = {"up_mbit_s": 500, "down_mbit_s": 500}
+    return Network(ends, full(list(ends), {"mbit_s": 1000, "delay_ms": delay_ms}))
 
 
 def four_homes(*only):

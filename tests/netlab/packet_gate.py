@@ -8,13 +8,14 @@ the access line: that of the end's device its uplink, that of the gate's device 
 delay line in this process, which reads and writes the gate's devices as packet sockets: packets of a pair leave at
 the pair's rate and arrive after its delay, in order; they came when the kernel says so, not when this process, which
 may wake late, looks. Its queue holds what the pair carries in 0.1 s and two delays,
-and 256 KiB; what comes then is dropped, as a router does, and so do the token buckets.
+and 256 KiB; what comes then is dropped, as a router does, and so do the token buckets. Pairs that name the same line
+share its rate and its queue.
 
 A program of its own, so that nothing else of the caller delays packets: reads a network as JSON from
 standard input, makes it, prints the names, addresses and devices of the namespaces as one line of JSON, and takes
 it away when standard input ends. Needs root.
 {"seed": 1, "ends": [{"name": "a", "up_mbit_s": 20, "down_mbit_s": 200}, {"name": "b"}],
- "pairs": [{"from": "a", "to": "b", "mbit_s": 50, "delay_ms": 10, "loss": 0.001}]}
+ "pairs": [{"from": "a", "to": "b", "mbit_s": 50, "delay_ms": 10, "loss": 0.001, "line": "atlantic"}]}
 A pair or rate that is not given has no limit.
 """
 import contextlib
@@ -107,14 +108,21 @@ class End:
         self.fd = self.socket.fileno()
 
 
+class Line:
+    """What packets of one pair, or of several, wait for."""
+
+    def __init__(self):
+        self.free = 0.0  # when it has sent what it holds
+
+
 class Way:
     """One ordered pair."""
 
-    def __init__(self, pair):
+    def __init__(self, pair, line):
         self.byte = seconds_per_byte(pair.get("mbit_s"))
         self.delay = pair.get("delay_ms", 0) / 1e3
         self.loss = pair.get("loss", 0)
-        self.free = 0.0  # when the line has sent what it holds
+        self.line = line
 
 
 class Gate:
@@ -122,7 +130,9 @@ class Gate:
         self.whole = not any(pair.get("loss") for pair in spec.get("pairs", []))
         self.random = random.Random(spec.get("seed", 1))
         self.ends, self.prefix = [], prefix
-        self.ways = {(p["from"], p["to"]): Way(p) for p in spec.get("pairs", [])}
+        lines = {}
+        self.ways = {(p["from"], p["to"]): Way(p, lines.setdefault(p.get("line", (p["from"], p["to"])), Line()))
+                     for p in spec.get("pairs", [])}
         self.queue, self.order = [], 0  # (time, number, end, packet)
         self.by_address = {}
         self.spec = spec
@@ -175,11 +185,11 @@ class Gate:
             if way is None:
                 self.push(came, target, packet)
                 continue
-            gone = max(came, way.free) + self.wire_bytes(packet) * way.byte
+            gone = max(came, way.line.free) + self.wire_bytes(packet) * way.byte
             lost = way.loss and len(packet) > 200 and self.random.random() < way.loss
             if lost or gone - came > MAX_QUEUE_S + 2 * way.delay + MAX_QUEUE_BYTES * way.byte:
                 continue
-            way.free = gone
+            way.line.free = gone
             self.push(gone + way.delay, target, packet)
 
     def arrive(self, now):
