@@ -118,10 +118,14 @@ def test_homes_send_slower_than_they_receive_and_share_their_line(tmp_path):
 def test_two_sites_share_the_line_between_them(tmp_path):
     net = network.joined_sites()
     with laboratory(net, str(tmp_path), known=False, probe=True) as lab:
-        lab.join(*net.ends)
-        told = measured(lab, [pair for pair in net.pairs if pair[0][0] != pair[1][0]])
         inside = [pair for pair in net.pairs if pair[0][0] == pair[1][0]]
-        told = measured(lab, inside)
+        # Of a site that is known one peer is measured at a time. Before, two may be at once, and
+        # what their line gives each counts until it is measured again.
+        lab.join("a0", "a1")
+        measured(lab, [("a0", "a1"), ("a1", "a0")])
+        lab.join("b0", "b1")
+        lab.cluster.wait_idle(len(net.ends))
+        told = measured(lab, net.pairs)
         holds(net, told)
         assert all(told[pair]["path"] == ("lan" if pair in inside else "wan") for pair in net.pairs)
         for site in "ab":
