@@ -61,8 +61,8 @@ Status LinkKeeper::load(const State& state, int64_t now_ms) {
 }
 
 Status LinkKeeper::tick(const State& state, int64_t now_ms, const Send& send) {
-  if (!on_) return {};
-  follow(state);
+  if (!on_ || !book_.due(now_ms)) return {};
+  follow(state);  // no more often: of ten thousand peers it takes a while, and some always change
   for (const ProbeTask& task : book_.next(now_ms)) {
     auto probe = probe_message(task, state.peers);
     if (!probe.ok()) {  // it said Hello again, without a port

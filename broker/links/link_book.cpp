@@ -54,7 +54,7 @@ const Structure& LinkBook::structure() const {
 }
 
 std::vector<ProbeTask> LinkBook::next(int64_t now_ms) {
-  if (now_ms < next_ms_) return {};
+  if (!due(now_ms)) return {};
   next_ms_ = now_ms + options_.every_ms *
                           static_cast<int64_t>(1 + peers_.size() / options_.peers_per_period);
   for (auto it = running_.begin(); it != running_.end();) {

@@ -33,6 +33,7 @@ class LinkBook {
   // What to measure now; call it about every second. Tasks count as running until their result
   // comes or options.task_ms have passed.
   std::vector<ProbeTask> next(int64_t now_ms);
+  bool due(int64_t now_ms) const { return now_ms >= next_ms_; }  // else next() does nothing
   // The directions of which more is known now, to be stored; none: the result is not believed, or
   // says that there was none.
   std::vector<LinkKey> add(const std::string& prober, const ProbeResult& result, int64_t now_ms);
