@@ -199,7 +199,7 @@ void compare(const Problem& problem, const std::string& network, uint64_t seed) 
             found.layouts.empty() ? infinity : found.layouts.front().step_s, infinity);
 }
 
-void compare_with_everything(uint64_t seed, int count) {
+void compare_with_everything(uint64_t seed, int count, bool compress) {
   for (const int32_t peers : {3, 4, 5, 6, 7}) {
     double sum = 0, worst = 0;
     int counted = 0;
@@ -210,6 +210,7 @@ void compare_with_everything(uint64_t seed, int count) {
       shape.micro_batches = i % 2 == 0 ? 8 : 32;
       shape.tight_memory = i % 3 == 0;
       shape.access = i % 4 == 1;
+      shape.compress = compress;
       const Problem problem = broker::testing::random_problem(
           derive_seed({seed, static_cast<uint64_t>(peers), static_cast<uint64_t>(i)}), shape);
       const Scored best = broker::testing::Exhaustive(problem).best();
@@ -222,32 +223,38 @@ void compare_with_everything(uint64_t seed, int count) {
       ++counted;
     }
     fmt::print(
-        "{{\"kind\":\"optimum\",\"peers\":{},\"problems\":{},\"mean_ratio\":{:.5f},"
-        "\"worst_ratio\":{:.5f}}}\n",
-        peers, counted, sum / std::max(counted, 1), worst);
+        "{{\"kind\":\"optimum\",\"peers\":{},\"compressed\":{},\"problems\":{},"
+        "\"mean_ratio\":{:.5f},\"worst_ratio\":{:.5f}}}\n",
+        peers, compress, counted, sum / std::max(counted, 1), worst);
     std::fflush(stdout);
   }
+}
+
+void time_solution(uint64_t seed, int32_t peers, bool tight, bool compress) {
+  broker::testing::ProblemShape shape;
+  shape.peers = peers;
+  shape.units = 200;
+  shape.micro_batches = 64;
+  shape.tight_memory = tight;
+  shape.compress = compress;
+  const Problem problem = broker::testing::random_problem(seed, shape);
+  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t cpu = std::clock();
+  const broker::Found found = broker::search(problem);
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
+  fmt::print(
+      "{{\"kind\":\"time\",\"peers\":{},\"units\":200,\"tight_memory\":{},\"compressed\":{},"
+      "\"seconds\":{:.3f},\"cpu_s\":{:.3f},\"stages\":{}}}\n",
+      peers, tight, compress, wall.count(),
+      static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC,
+      found.layouts.empty() ? 0 : found.layouts.front().layout.ends.size());
+  std::fflush(stdout);
 }
 
 void time_solutions(uint64_t seed) {
   for (const int32_t peers : {8, 16, 32, 64, 128, 256, 512}) {
     for (const bool tight : {false, true}) {
-      broker::testing::ProblemShape shape;
-      shape.peers = peers;
-      shape.units = 200;
-      shape.micro_batches = 64;
-      shape.tight_memory = tight;
-      const Problem problem = broker::testing::random_problem(seed, shape);
-      const auto begin = std::chrono::steady_clock::now();
-      const std::clock_t cpu = std::clock();
-      const broker::Found found = broker::search(problem);
-      const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
-      fmt::print(
-          "{{\"kind\":\"time\",\"peers\":{},\"units\":200,\"tight_memory\":{},"
-          "\"seconds\":{:.3f},\"cpu_s\":{:.3f},\"stages\":{}}}\n",
-          peers, tight, wall.count(), static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC,
-          found.layouts.empty() ? 0 : found.layouts.front().layout.ends.size());
-      std::fflush(stdout);
+      for (const bool compress : {false, true}) time_solution(seed, peers, tight, compress);
     }
   }
 }
@@ -256,7 +263,7 @@ int run(const std::string& what, const std::string& path, size_t each, uint64_t 
   if (what == "time") {
     time_solutions(seed);
   } else if (what == "optimum") {
-    compare_with_everything(seed, 20);
+    for (const bool compress : {false, true}) compare_with_everything(seed, 20, compress);
   } else if (what == "sites" || what == "network") {
     for (const int32_t micro_batches : {32, 128}) {
       Result<Problem> problem = what == "sites" ? Result<Problem>(six_sites(seed, micro_batches))

@@ -11,6 +11,23 @@ namespace {
 constexpr int32_t kMessageRows = 100000;
 constexpr double kMicroseconds = 1e6;
 
+std::string name_of(const PlaySpan& span) {
+  using enum job::ActionKind;
+  const bool gradient = span.kind == kSendGradient || span.kind == kRecvGradient;
+  const char* what = gradient ? "gradient" : "activation";
+  if (span.other >= 0) {
+    return fmt::format("{} of micro-batch {} to stage {}", what, span.micro_batch, span.other);
+  }
+  // A message on the stage's own time is a codec's work.
+  if (span.kind == kSendActivation || span.kind == kSendGradient) {
+    return fmt::format("encode the {} of micro-batch {}", what, span.micro_batch);
+  }
+  if (span.kind == kRecvActivation || span.kind == kRecvGradient) {
+    return fmt::format("decode the {} of micro-batch {}", what, span.micro_batch);
+  }
+  return job::describe({span.kind, span.micro_batch, -1});
+}
+
 }  // namespace
 
 void ChromeTrace::add(const std::string& event) {
@@ -34,11 +51,7 @@ void ChromeTrace::span(const std::string& job, int32_t deployment, const PlaySpa
   const int64_t first = first_step_.try_emplace({job, deployment}, span.step).first->second;
   if (span.step >= first + steps_) return;
   const bool message = span.other >= 0;
-  const std::string what =
-      message ? fmt::format("{} of micro-batch {} to stage {}",
-                            span.kind == job::ActionKind::kSendGradient ? "gradient" : "activation",
-                            span.micro_batch, span.other)
-              : job::describe({span.kind, span.micro_batch, -1});
+  const std::string what = name_of(span);
   add(fmt::format(
       R"({{"ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"name":"{}","args":{{"step":{}}}}})",
       process_of(job), (message ? kMessageRows : 0) + 1 + span.stage, kMicroseconds * span.begin_s,

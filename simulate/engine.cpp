@@ -148,6 +148,11 @@ Outcome Engine::finish() {
     record("outcome", id,
            fmt::format("{} {} {} {} {}", job.phase, job.steps, job.computed, job.step_s, job.busy));
   }
+  outcome_.compression = scenario_.compression.name;
+  if (!scenario_.compression.assumed.empty()) {
+    outcome_.notes.push_back("compression is assumed, not measured: " +
+                             scenario_.compression.assumed);
+  }
   outcome_.utilization = held > 0 ? busy / held : 0;
   outcome_.bytes_sent = world_.bytes_sent();
   outcome_.bytes_between_sites = world_.bytes_between_sites();

@@ -132,6 +132,7 @@ class Engine {
   // engine_jobs.cpp
   void submit_jobs();
   void submit(const std::string& id);
+  broker::PlannerOptions planner_options() const;
   Result<job::Plan> plan(const broker::Job& job, const std::vector<const broker::Peer*>& idle);
   Result<broker::Replanned> replan(const broker::Job& job,
                                    const std::vector<const broker::Peer*>& peers, double unproven);

@@ -42,12 +42,18 @@ void Engine::submit(const std::string& id) {
                          spec.pipeline.replan == job::Replan::kAuto});
 }
 
+broker::PlannerOptions Engine::planner_options() const {
+  broker::PlannerOptions options;
+  options.compression = scenario_.compression;
+  return options;
+}
+
 Result<job::Plan> Engine::plan(const broker::Job& job,
                                const std::vector<const broker::Peer*>& idle) {
   const double began = options_.seconds ? options_.seconds() : 0;
   const JobModel& model = models_[owned_.at(job.id).model];
   auto plan = broker::plan_over_idle(model.graph, broker::spec_to_plan(model.spec, job), idle,
-                                     world_.known(), {});
+                                     world_.known(), planner_options());
   if (options_.seconds) outcome_.planning_s += options_.seconds() - began;
   ++outcome_.plans;
   if (!plan.ok()) ++outcome_.plans_refused;
@@ -59,8 +65,8 @@ Result<broker::Replanned> Engine::replan(const broker::Job& job,
                                          double unproven) {
   const double began = options_.seconds ? options_.seconds() : 0;
   const JobModel& model = models_[owned_.at(job.id).model];
-  auto replanned =
-      broker::replan_over(model.graph, model.spec, job, peers, world_.known(), {}, unproven);
+  auto replanned = broker::replan_over(model.graph, model.spec, job, peers, world_.known(),
+                                       planner_options(), unproven);
   if (options_.seconds) outcome_.planning_s += options_.seconds() - began;
   ++outcome_.replans;
   return replanned;
@@ -77,11 +83,21 @@ int32_t Engine::run_of(const std::string& id, uint32_t epoch) {
   const JobModel& model = models_[owned.model];
   PlayPlan play;
   std::vector<broker::PlannerPeer> devices;
+  std::vector<const broker::Peer*> holders;
   for (const job::StagePlan& stage : job.plan->stages) {
     play.peers.push_back(world_.index_of(stage.replicas.at(0)));
     devices.push_back(world_.peer(play.peers.back()).device);
+    devices.back().id = stage.replicas[0];
+    holders.push_back(&state_.peers.at(stage.replicas[0]));
   }
-  auto pipeline = broker::pipeline_of_plan(model.graph, model.spec, *job.plan, devices);
+  // What is compressed follows from the links as the planner knows them, what that takes from the
+  // peers as they are.
+  broker::PlannerOptions options = planner_options();
+  broker::PlannerInputs known;
+  if (options.compression.policy) known = broker::planner_inputs(holders, world_.known());
+  options.access = std::move(known.access);
+  auto pipeline =
+      broker::pipeline_of_plan(model.graph, model.spec, *job.plan, devices, known.links, options);
   auto micro_batches = broker::micro_batches_of(model.graph, model.spec);
   WEFT_CHECK(pipeline.ok() && micro_batches.ok());  // the planner has made it of the same
   play.pipeline = std::move(pipeline).value();

@@ -16,7 +16,7 @@ namespace weft::simulate {
 
 // What a stage did, for traces and the books.
 struct PlaySpan {
-  int32_t stage = 0, other = -1;  // other: receiver of a message
+  int32_t stage = 0, other = -1;  // other: receiver of a message; a message without: its codec
   job::ActionKind kind = job::ActionKind::kForward;
   int64_t step = 0;
   int32_t micro_batch = 0;

@@ -46,6 +46,7 @@ nlohmann::json outcome_to_json(const Outcome& o) {
           {"bytes_sent", o.bytes_sent},
           {"bytes_between_sites", o.bytes_between_sites},
           {"events", o.events},
+          {"compression", o.compression},
           {"jobs", std::move(jobs)},
           {"notes", o.notes},
           {"wall_s", o.wall_s},

@@ -39,6 +39,7 @@ struct Outcome {
   double bytes_sent = 0, bytes_between_sites = 0;
   uint64_t events = 0;  // of the virtual clock
   std::vector<JobOutcome> jobs;
+  std::string compression = "none";  // its name
   std::vector<std::string> notes;
 
   // Not part of the hash, differ from run to run.

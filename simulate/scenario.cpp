@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/toml_table.h"
+#include "broker/planner/compression_file.h"
 
 namespace weft::simulate {
 namespace {
@@ -27,6 +28,10 @@ class ScenarioReader {
     scenario_.compute_jitter = top.number("compute_jitter", 0, 0, 2);
     scenario_.measure_error = top.number("measure_error", 0, 0, 2);
     if (const toml::table* broker = top.table("broker")) WEFT_TRY_STATUS(read_broker(*broker));
+    if (const toml::table* compression = top.table("compression")) {
+      WEFT_TRY(scenario_.compression,
+               broker::read_compression(*compression, source_ + ", [compression]"));
+    }
     WEFT_TRY_STATUS(each(top, "site", [&](TomlTable& t) { read_site(t); }));
     WEFT_TRY_STATUS(each(top, "link", [&](TomlTable& t) { read_link(t); }));
     WEFT_TRY_STATUS(each(top, "peers", [&](TomlTable& t) { read_peers(t); }));

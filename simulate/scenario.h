@@ -94,6 +94,7 @@ struct Scenario {
   double compute_jitter = 0;       // sigma of the log of a stage's time, drawn each step
   double measure_error = 0;        // the same of the speeds and rates the planner knows
   BrokerSpec broker;
+  broker::Compression compression;  // of what crosses from stage to stage
   std::vector<SiteSpec> sites;
   std::vector<SiteLink> links;
   std::optional<SiteLink> other_links;  // between sites no link names

@@ -5,7 +5,9 @@
 // Real: every decision of the coordinator (broker/coordinator/), the planner and what it is told
 // (planner_inputs), the actions of each stage (job/schedule.h). Modelled: daemons, workers and the
 // network. Each action takes the time the planner's cost model gives for the peer's true speed;
-// messages, downloads and checkpoints share lines; peers that vanish are noticed by time-outs.
+// messages, downloads and checkpoints share lines; peers that vanish are noticed by time-outs. What
+// crosses between stages is compressed as the scenario says: messages weigh what is on the wire,
+// codecs take their stages' time.
 // Not modelled: the optimizer's time, evaluation, loading of data, credits beyond two steps.
 #pragma once
 

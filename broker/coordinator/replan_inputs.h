@@ -13,8 +13,8 @@ namespace weft::broker {
 // Bytes beside the checkpoint that the peer of a stage of a plan must fetch; empty: none.
 using OtherBytes = std::function<double(const job::Plan& plan, int32_t stage)>;
 
-// peers: those of the job and idle ones. unproven: ReplanFunction (coordinator.h). Errors as
-// make_plan's.
+// peers: those of the job and idle ones. options: as plan_over_idle takes them. unproven:
+// ReplanFunction (coordinator.h). Errors as make_plan's.
 //
 // A shard comes whole from the broker, wherever a stage needs one of its tensors. The way between a
 // peer and the broker is measured by nobody: it counts as the middle one of the peer's ways to the

@@ -16,6 +16,7 @@ struct Flow {
   std::vector<int32_t> readers;
   double kept = 0, sent = 0;
   bool gradient = false;
+  DType dtype = DType::kFloat32;
 };
 
 struct Units {
@@ -80,8 +81,8 @@ std::vector<Flow> flows_of(const opdag::Graph& graph, const Units& units, const 
     if (value.producer == opdag::kNone || value.kind != opdag::ValueKind::kTensor) continue;
     if (follows[at]) continue;
     const auto position = static_cast<size_t>(graph.node_index(value.producer));
-    Flow flow{units.of_node[position], std::move(readers[at]), bytes.kept[at], bytes.sent[at],
-              gradient[at]};
+    Flow flow{units.of_node[position], std::move(readers[at]), bytes.kept[at],
+              bytes.sent[at],          gradient[at],           bytes.dtype[at]};
     std::sort(flow.readers.begin(), flow.readers.end());
     flow.readers.erase(std::unique(flow.readers.begin(), flow.readers.end()), flow.readers.end());
     if (!flow.readers.empty()) flows.push_back(std::move(flow));
@@ -102,6 +103,29 @@ std::vector<double> crossing(const std::vector<Flow>& flows, size_t units, bool 
     bytes[cut] = std::max(live, 0.0);
   }
   return bytes;
+}
+
+// What crosses each of the cuts, by kind.
+std::vector<std::vector<Chain::Values>> crossing_values(const std::vector<Flow>& flows,
+                                                        const std::vector<int32_t>& cuts) {
+  std::vector<std::vector<Chain::Values>> result(cuts.size());
+  for (const Flow& flow : flows) {
+    if (flow.sent <= 0) continue;
+    const auto first = std::upper_bound(cuts.begin(), cuts.end(), flow.made);
+    for (auto cut = first; cut != cuts.end() && *cut <= flow.readers.back(); ++cut) {
+      auto& kinds = result[static_cast<size_t>(cut - cuts.begin())];
+      const auto known = std::find_if(kinds.begin(), kinds.end(), [&](const Chain::Values& kind) {
+        return kind.dtype == flow.dtype && kind.gradient == flow.gradient;
+      });
+      if (known == kinds.end()) {
+        kinds.push_back({flow.dtype, flow.gradient, 1, flow.sent});
+      } else {
+        ++known->count;
+        known->bytes += flow.sent;
+      }
+    }
+  }
+  return result;
 }
 
 // Of every share of the whole work the cut with the fewest bytes; both ends always.
@@ -262,6 +286,7 @@ GraphChain chain_of(const opdag::Graph& graph, const job::TrainSpec& train,
     problem.chain.forward_bytes[cut] = forward[static_cast<size_t>(result.cuts[cut])];
     problem.chain.backward_bytes[cut] = backward[static_cast<size_t>(result.cuts[cut])];
   }
+  problem.chain.crossing = crossing_values(flows, result.cuts);
   fill_memory(graph, train, units, flows, node_stash(graph, train.precision, bytes), bytes.kept,
               run_of_unit(result.cuts), problem.chain);
   const std::vector<job::Work> sums = sums_over(unit_work, result.cuts);

@@ -59,6 +59,19 @@ job::PassSeconds seconds_of(const job::Work& work, const PlannerPeer& peer,
   return {seconds.forward * peer.correction, seconds.backward * peer.correction};
 }
 
+MemorySpeed memory_speed_of(const PlannerPeer& peer) {
+  MemorySpeed speed;
+  if (peer.gflops > 0) {
+    speed.op_s = std::max(peer.op_us, 0.0) * 1e-6;
+    speed.byte_s = peer.memory_gbyte_s > 0 ? 1e-9 / peer.memory_gbyte_s : 0;
+  } else if (peer.profile) {
+    const auto moves = static_cast<size_t>(job::OpClass::kElementwise);
+    const job::OpCost& cost = peer.profile->fp32.costs[moves].forward;
+    speed = {cost.op_s, cost.byte_s};
+  }
+  return {speed.op_s * peer.correction, speed.byte_s * peer.correction};
+}
+
 Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec& spec,
                                    const opdag::Partition& partition) {
   StageCosts costs;
@@ -68,6 +81,7 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec
   const std::vector<job::Work> work = job::node_work(graph);
   for (opdag::Edge& edge : costs.graph.edges) {
     edge.bytes = std::llround(bytes.sent[static_cast<size_t>(edge.value)]);
+    costs.edge_dtype.push_back(bytes.dtype[static_cast<size_t>(edge.value)]);
   }
   for (int32_t index = 0; index < partition.stages; ++index) {
     WEFT_TRY(const opdag::Stage stage, opdag::extract_stage(graph, partition, index));

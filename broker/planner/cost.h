@@ -15,6 +15,7 @@ namespace weft::broker {
 struct ValueBytes {
   std::vector<double> kept;  // in memory: the element type that autocast gives it
   std::vector<double> sent;  // as a message: dimensions that repeat one element are sent once
+  std::vector<DType> dtype;  // in memory and sent
 };
 ValueBytes value_bytes(const opdag::Graph& graph, job::Precision precision);
 
@@ -35,10 +36,14 @@ double tied_bytes(const opdag::Graph& graph, const opdag::Leaf& leaf, const job:
 job::PassSeconds seconds_of(const job::Work& work, const PlannerPeer& peer,
                             job::Precision precision);
 
+// Of a peer's speed as seconds_of takes it; zeros where only gflops are known, or nothing.
+MemorySpeed memory_speed_of(const PlannerPeer& peer);
+
 // flops, parameter_bytes and memory_bytes of every stage of a partition; no replicas. The memory of
 // a stage is fixed + stash x micro-batches in flight.
 struct StageCosts {
-  opdag::StageGraph graph;  // with Edge::bytes as sent
+  opdag::StageGraph graph;  // with Edge::bytes as sent without codecs
+  std::vector<DType> edge_dtype;
   std::vector<job::StagePlan> stages;
   std::vector<job::Work> work;
   std::vector<double> fixed_bytes, stash_bytes;

@@ -143,6 +143,16 @@ std::vector<double> widths(const opdag::Graph& graph, job::Precision precision) 
   return width;
 }
 
+// A floating type of another width than the export's is the one that the precision makes.
+DType dtype_of(DType exported, double width, job::Precision precision) {
+  if (!dtype_is_floating(exported) || width == static_cast<double>(dtype_bytes(exported))) {
+    return exported;
+  }
+  if (width == kDouble) return DType::kFloat64;
+  if (width == kSingle) return DType::kFloat32;
+  return precision == job::Precision::kFp16 ? DType::kFloat16 : DType::kBFloat16;
+}
+
 }  // namespace
 
 ValueBytes value_bytes(const opdag::Graph& graph, job::Precision precision) {
@@ -150,11 +160,13 @@ ValueBytes value_bytes(const opdag::Graph& graph, job::Precision precision) {
   ValueBytes bytes;
   bytes.kept.assign(graph.values.size(), 0.0);
   bytes.sent = bytes.kept;
+  bytes.dtype.assign(graph.values.size(), DType::kFloat32);
   for (const opdag::Value& value : graph.values) {
     if (value.kind != opdag::ValueKind::kTensor) continue;
     const auto at = static_cast<size_t>(value.id);
     bytes.kept[at] = width[at] * elements_of(value.meta);
     bytes.sent[at] = width[at] * sent_elements(value.meta);
+    bytes.dtype[at] = dtype_of(value.meta.dtype, width[at], precision);
   }
   return bytes;
 }

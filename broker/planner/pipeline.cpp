@@ -15,18 +15,6 @@ size_t peer_of(const Pipeline& pipeline, int32_t stage) {
   return static_cast<size_t>(pipeline.stages[static_cast<size_t>(stage)].peer);
 }
 
-// Bytes of a micro-batch from stage to stage, all edges of one way together.
-using Ways = std::map<std::pair<int32_t, int32_t>, double>;
-Ways ways_of(const opdag::StageGraph& graph) {
-  Ways ways;
-  for (const opdag::Edge& edge : graph.edges) {
-    const auto bytes = static_cast<double>(edge.bytes);
-    ways[{edge.from, edge.to}] += bytes;
-    if (edge.needs_grad) ways[{edge.to, edge.from}] += bytes;
-  }
-  return ways;
-}
-
 // Two steps in a time of their own. Stages are advanced in order of time, so that lines serve those
 // who come first.
 class StepJudge final : public SchedulePlay::Host {
@@ -109,6 +97,20 @@ double play(const Pipeline& pipeline, const Network& network, job::ScheduleOptio
 
 }  // namespace
 
+void set_codecs(Pipeline& pipeline, std::vector<EdgeCodecs> codecs) {
+  pipeline.codecs = std::move(codecs);
+  for (size_t e = 0; e < pipeline.codecs.size(); ++e) {
+    const opdag::Edge& edge = pipeline.graph.edges[e];
+    const auto& [forward, backward] = pipeline.codecs[e];
+    PipelineStage& from = pipeline.stages[static_cast<size_t>(edge.from)];
+    PipelineStage& to = pipeline.stages[static_cast<size_t>(edge.to)];
+    from.forward_codec_s += forward.encode_s;
+    to.forward_codec_s += forward.decode_s;
+    to.backward_codec_s += backward.encode_s;
+    from.backward_codec_s += backward.decode_s;
+  }
+}
+
 double tie_seconds(const Pipeline& pipeline, const Network& network) {
   double longest = 0;
   for (const PipelineTie& tie : pipeline.ties) {
@@ -122,7 +124,8 @@ double tie_seconds(const Pipeline& pipeline, const Network& network) {
 
 double simulate_step(const Pipeline& pipeline, const Network& network,
                      const job::ScheduleOptions& schedule, size_t most_actions) {
-  const size_t each = 3 * pipeline.stages.size() + 4 * pipeline.graph.edges.size();
+  const size_t each =
+      3 * pipeline.stages.size() + 4 * pipeline.graph.edges.size() + 4 * pipeline.codecs.size();
   const auto most = static_cast<int32_t>(std::min<size_t>(
       std::max<size_t>(most_actions / std::max<size_t>(2 * each, 1), 16), 1 << 16));
   if (schedule.micro_batches <= most) {
@@ -144,138 +147,8 @@ double memory_of(const PipelineStage& stage, const job::ScheduleOptions& schedul
 
 double pass_seconds(const PipelineStage& stage, const job::ScheduleOptions& schedule) {
   const bool split = schedule.kind == job::PipelineSchedule::kZbH1;
-  return stage.forward_s + stage.again_s() + (split ? 1 - kWeightShare : 1) * stage.backward_s;
-}
-
-GapChoice choose_gap(const Pipeline& pipeline, const Network& network, int32_t micro_batches) {
-  GapChoice choice;
-  for (const PipelineStage& stage : pipeline.stages) {
-    choice.compute_s = std::max(choice.compute_s, stage.work_s());
-  }
-  for (const auto& [way, bytes] : ways_of(pipeline.graph)) {
-    const size_t from = peer_of(pipeline, way.first), to = peer_of(pipeline, way.second);
-    const double latency_s = network.latency_s(from, to);
-    const double transfer_s = bytes * network.seconds_per_byte(from, to);
-    // More warm-up than micro-batches is none.
-    const int32_t gap =
-        std::min(job::gap_for(latency_s, transfer_s, choice.compute_s), micro_batches);
-    // Of two that ask for as much, the one that was measured is told.
-    const bool told = gap == choice.gap && gap > 1 && !network.assumed(from, to) &&
-                      network.assumed(peer_of(pipeline, choice.from), peer_of(pipeline, choice.to));
-    if (gap <= choice.gap && !told) continue;
-    choice = {gap, way.first, way.second, latency_s, transfer_s, choice.compute_s};
-  }
-  return choice;
-}
-
-namespace {
-
-// Seconds of neighbours' messages both ways; skips overtake those that go stage by stage.
-std::vector<double> hops_of(const Pipeline& pipeline, const Network& network, const Ways& ways) {
-  std::vector<double> hops(pipeline.stages.size(), 0.0);
-  for (const auto& [way, bytes] : ways) {
-    if (way.second != way.first + 1 && way.first != way.second + 1) continue;
-    const size_t from = peer_of(pipeline, way.first), to = peer_of(pipeline, way.second);
-    hops[static_cast<size_t>(std::min(way.first, way.second))] +=
-        network.latency_s(from, to) + bytes * network.seconds_per_byte(from, to);
-  }
-  return hops;
-}
-
-Bottleneck slowest_trip(const Pipeline& pipeline, const std::vector<double>& hops,
-                        const job::ScheduleOptions& schedule) {
-  Bottleneck worst{BottleneckKind::kLatency, 0, 0, 0, -1};
-  const std::vector<int32_t> depth = job::depth_to_loss(pipeline.graph);
-  std::vector<int32_t> warm_up;
-  for (const int32_t d : depth) warm_up.push_back(job::warm_up_of(schedule, d));
-  for (size_t s = 0; s < pipeline.stages.size(); ++s) {
-    double trip = pass_seconds(pipeline.stages[s], schedule);
-    for (size_t t = s + 1; t < pipeline.stages.size(); ++t) {
-      trip += hops[t - 1] + pass_seconds(pipeline.stages[t], schedule);
-      const double seconds = trip / std::max(warm_up[s] - warm_up[t] + 1, 1);
-      if (warm_up[s] < schedule.micro_batches && seconds > worst.seconds) {
-        worst = {BottleneckKind::kLatency, seconds, static_cast<int32_t>(s),
-                 static_cast<int32_t>(t), -1};
-      }
-    }
-  }
-  return worst;
-}
-
-// Everything that limits the rate of a full pipeline but round trips.
-template <typename Visit>
-void for_each_limit(const Pipeline& pipeline, const Network& network, const Ways& ways, bool phases,
-                    const Visit& visit) {
-  const auto& stages = pipeline.stages;
-  for (size_t s = 0; s < stages.size(); ++s) {
-    visit(Bottleneck{BottleneckKind::kCompute, stages[s].work_s(), static_cast<int32_t>(s), 0, -1});
-  }
-  std::map<int32_t, double> lines;
-  std::vector<int32_t> shared;
-  for (const auto& [way, bytes] : ways) {
-    const size_t from = peer_of(pipeline, way.first), to = peer_of(pipeline, way.second);
-    double seconds = bytes * network.pair_seconds_per_byte(from, to);
-    const auto back = ways.find({way.second, way.first});
-    // GPipe's phases use one direction at a time, so that both add up.
-    if (phases && back != ways.end()) {
-      seconds += back->second * network.pair_seconds_per_byte(to, from);
-    }
-    visit(Bottleneck{BottleneckKind::kLink, seconds, way.first, way.second, -1});
-    shared.clear();
-    network.lines_of(from, to, shared);
-    for (const int32_t line : shared) {
-      lines[line] += bytes * network.line_seconds_per_byte(static_cast<size_t>(line));
-    }
-  }
-  for (const auto& [line, seconds] : lines) {
-    visit(Bottleneck{BottleneckKind::kLine, seconds, 0, 0, line});
-  }
-}
-
-}  // namespace
-
-Bottleneck bottleneck_of(const Pipeline& pipeline, const Network& network,
-                         const job::ScheduleOptions& schedule) {
-  const Ways ways = ways_of(pipeline.graph);
-  Bottleneck worst;
-  for_each_limit(pipeline, network, ways, schedule.kind == job::PipelineSchedule::kGPipe,
-                 [&](const Bottleneck& limit) {
-                   if (limit.seconds > worst.seconds) worst = limit;
-                 });
-  const Bottleneck trip = slowest_trip(pipeline, hops_of(pipeline, network, ways), schedule);
-  // A pipeline of equal stages ties with its own round trip: then computing is what to name.
-  constexpr double kClearly = 1.001;
-  return trip.seconds > kClearly * worst.seconds ? trip : worst;
-}
-
-Prediction predict(const Pipeline& pipeline, const Network& network,
-                   const job::ScheduleOptions& schedule) {
-  Prediction result;
-  result.step_s = simulate_step(pipeline, network, schedule);
-  result.tie_s = tie_seconds(pipeline, network);
-  result.bottleneck = bottleneck_of(pipeline, network, schedule);
-  const std::vector<int32_t> depth = job::depth_to_loss(pipeline.graph);
-  const int32_t deepest = *std::max_element(depth.begin(), depth.end());
-  for (size_t s = 0; s < pipeline.stages.size(); ++s) {
-    const PipelineStage& stage = pipeline.stages[s];
-    StagePrediction row;
-    row.compute_s = stage.work_s();
-    row.memory_bytes = memory_of(stage, schedule, depth[s], deepest);
-    row.in_flight = job::in_flight_of(schedule, depth[s], deepest);
-    if (result.step_s > 0) {
-      row.busy = row.compute_s * schedule.micro_batches / result.step_s;
-    }
-    result.stages.push_back(row);
-  }
-  for (const auto& [way, bytes] : ways_of(pipeline.graph)) {
-    const double seconds = bytes * network.seconds_per_byte(peer_of(pipeline, way.first),
-                                                            peer_of(pipeline, way.second));
-    const double busy = result.step_s > 0 ? seconds * schedule.micro_batches / result.step_s : 0;
-    result.ways.push_back({way.first, way.second, bytes, seconds, busy});
-    result.stages[static_cast<size_t>(way.first)].send_s += seconds;
-    result.stages[static_cast<size_t>(way.second)].receive_s += seconds;
-  }
-  return result;
+  return stage.forward_s + stage.again_s() + stage.codec_s() +
+         (split ? 1 - kWeightShare : 1) * stage.backward_s;
 }
 
 }  // namespace weft::broker

@@ -4,13 +4,16 @@
 // A message of b bytes from stage a to stage b passes the way between the two peers and every line
 // they share with others (network.h), first come first served, each for b times its time per byte,
 // cut through: it arrives when the slowest has let it pass, one latency later. Stages compute one
-// thing at a time, in the order of the schedule that the workers run (job::make_schedule).
+// thing at a time, in the order of the schedule that the workers run (job::make_schedule). A
+// compressed message (compression.h) weighs its wire bytes; its sender encodes it right before it
+// leaves, its receiver decodes it when it takes it, and either computes nothing else meanwhile.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "broker/planner/compression.h"
 #include "broker/planner/network.h"
 #include "job/schedule.h"
 
@@ -24,9 +27,12 @@ struct PipelineStage {
   double input_bytes = 0;                // of one micro-batch, what the stage is given
   // Keeps the inputs only and runs the forward again, right before the backward.
   bool recompute = false;
+  // Of that micro-batch's activations and gradients, encoding and decoding (set_codecs).
+  double forward_codec_s = 0, backward_codec_s = 0;
 
   double again_s() const { return recompute ? forward_s : 0; }
-  double work_s() const { return forward_s + backward_s + again_s(); }
+  double codec_s() const { return forward_codec_s + backward_codec_s; }
+  double work_s() const { return forward_s + backward_s + again_s() + codec_s(); }
 };
 
 // A weight that two stages share: after a step the gradient of one copy goes to the owner, the
@@ -36,10 +42,16 @@ struct PipelineTie {
   double bytes = 0;
 };
 
-// graph.edges[e].bytes: as sent, one micro-batch, each way that is used.
+// How an edge's messages are sent.
+struct EdgeCodecs {
+  Coded forward, backward;
+};
+
+// graph.edges[e].bytes: as sent without a codec, one micro-batch, each way that is used.
 struct Pipeline {
   std::vector<PipelineStage> stages;
   opdag::StageGraph graph;
+  std::vector<EdgeCodecs> codecs;  // by edge; empty: all are sent as they are
   std::vector<PipelineTie> ties;
   // Before an update every stage tells the loss stage the norm of its gradients and waits for what
   // it says: clipping, loss scaling.
@@ -47,6 +59,9 @@ struct Pipeline {
 };
 
 enum class BottleneckKind : uint8_t { kCompute, kLink, kLine, kLatency };
+
+// The stages work what they say, too.
+void set_codecs(Pipeline& pipeline, std::vector<EdgeCodecs> codecs);
 
 // What a further micro-batch waits for once the pipeline is full.
 struct Bottleneck {
@@ -59,7 +74,8 @@ struct Bottleneck {
 };
 
 struct StagePrediction {
-  double compute_s = 0;  // forward (twice where it recomputes) and backward of one micro-batch
+  double compute_s = 0;  // forward (twice where it recomputes), backward and codecs, a micro-batch
+  double codec_s = 0;    // of these, the codecs
   double send_s = 0;     // its messages of one micro-batch, on the slowest way of each
   double receive_s = 0;
   double memory_bytes = 0;
@@ -70,9 +86,12 @@ struct StagePrediction {
 // All messages of one micro-batch from one stage to another.
 struct WayPrediction {
   int32_t from = 0, to = 0;  // stages
-  double bytes = 0;
-  double seconds = 0;  // with every line for itself, without latency
-  double busy = 0;     // share of the step they take
+  double bytes = 0;          // of the tensors
+  double seconds = 0;        // with every line for itself, without latency
+  double busy = 0;           // share of the step they take
+  double wire_bytes = 0;
+  double encode_s = 0, decode_s = 0;
+  std::vector<std::string> codecs{};  // distinct; of what is sent as it is: none
 };
 
 struct Prediction {

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "broker/planner/chain.h"
+#include "broker/planner/cost.h"
 #include "broker/planner/explain.h"
 #include "broker/planner/realise.h"
 #include "broker/planner/search.h"
@@ -83,8 +84,10 @@ Problem problem_of(const PlanInputs& in, const GraphChain& chain, double memory_
   problem.recompute = in.spec.pipeline.recompute;
   problem.gap = in.spec.pipeline.gap > 0 ? in.spec.pipeline.gap : timed ? 0 : 1;
   problem.agrees = in.spec.train.stages_agree();
+  problem.compressor = in.compressor;
   for (size_t peer = 0; peer < in.peers.size(); ++peer) {
     problem.memory_bytes.push_back(memory_share * room_of(in, static_cast<int32_t>(peer)));
+    problem.memory_speed.push_back(memory_speed_of(in.peers[peer]));
   }
   return problem;
 }
@@ -223,6 +226,7 @@ Result<PlanReport> plan_job(const opdag::Graph& graph, const job::JobSpec& spec,
   Candidates candidates;
   for (const double share : {1.0, 0.95, 0.85, 0.7}) {
     candidates = candidates_of(in, chain, share);
+    WEFT_TRY_STATUS(in.compressor.status());
     if (!candidates.plans.empty() || !candidates.fits) break;
   }
   if (candidates.plans.empty()) return no_room(in, chain);
@@ -287,6 +291,7 @@ Result<PlanReport> evaluate_plan(const opdag::Graph& graph, const job::JobSpec& 
   Problem problem = problem_of(in, chain, 1);
   problem.stages = 0;
   Found found = search(problem);
+  WEFT_TRY_STATUS(in.compressor.status());
   if (found.single_peer) {
     facts.single_peer = realise_layout(in, chain, found.single_peer->layout);
   }

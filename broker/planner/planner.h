@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "broker/planner/compression.h"
 #include "broker/planner/pipeline.h"
 #include "broker/planner/ways.h"
 #include "job/device_profile.h"
@@ -57,6 +58,7 @@ struct PlannerOptions {
   size_t most_peers = 512;            // of more, those with the most speed and memory are looked at
   std::vector<PlannerAccess> access;  // lines that peers share (network.h)
   MeasuredWays measured;              // what links and access say counts more; empty: nothing
+  Compression compression{};          // of what crosses from stage to stage; none has a codec yet
   // What the workers will do; a plan is given out only if this can run to its end.
   ScheduleFunction make_schedule = job::make_schedule;
 };
@@ -74,7 +76,8 @@ struct PlanLeftOut {
 struct PlanReport {
   job::Plan plan;
   Prediction prediction;
-  std::string bottleneck;  // in words
+  std::string bottleneck;            // in words
+  std::string compression = "none";  // its name
   std::vector<PlanAlternative> alternatives;
   std::vector<PlanLeftOut> left_out;
   std::vector<std::vector<std::string>> sites;  // peers that stand close together, largest first
@@ -89,8 +92,8 @@ Result<int32_t> micro_batches_of(const opdag::Graph& graph, const job::JobSpec& 
 Result<int64_t> exported_batch(const opdag::Graph& graph, const job::JobSpec& spec);
 
 // Errors: kInvalid for more stages than units ("more stages than nodes") or a schedule nobody
-// knows; kInternal for a schedule that would deadlock; kUnavailable for no
-// peers, fewer peers than stages asked, or too little memory for any split.
+// knows, or a compression out of its bounds; kInternal for a schedule that would deadlock;
+// kUnavailable for no peers, fewer peers than stages asked, or too little memory for any split.
 Result<PlanReport> plan_job(const opdag::Graph& graph, const job::JobSpec& spec,
                             const std::vector<PlannerPeer>& peers,
                             const std::vector<PlannerLink>& links,
@@ -111,9 +114,11 @@ Result<PlanReport> evaluate_plan(const opdag::Graph& graph, const job::JobSpec& 
                                  const PlannerOptions& options = {});
 
 // A plan as the evaluation model sees it: what its stages compute and keep, what its edges carry.
-// peers[k] runs stage k, and is peer k of the result. kInvalid for a partition that does not fit
-// the graph or another number of peers than stages.
+// peers[k] runs stage k, and is peer k of the result. Links only matter to a compression. kInvalid
+// for a partition that does not fit the graph or another number of peers than stages.
 Result<Pipeline> pipeline_of_plan(const opdag::Graph& graph, const job::JobSpec& spec,
-                                  const job::Plan& plan, const std::vector<PlannerPeer>& peers);
+                                  const job::Plan& plan, const std::vector<PlannerPeer>& peers,
+                                  const std::vector<PlannerLink>& links = {},
+                                  const PlannerOptions& options = {});
 
 }  // namespace weft::broker

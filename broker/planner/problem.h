@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "broker/planner/compression.h"
 #include "broker/planner/memory_plan.h"
 #include "broker/planner/network.h"
 #include "broker/planner/pipeline.h"
@@ -19,6 +20,15 @@ struct Chain {
   int32_t units = 0;
   // [cut]: bytes of a micro-batch that cross it forward (every live edge counted) and backward.
   std::vector<double> forward_bytes, backward_bytes;
+  // [cut]: the same for codecs, values alike together, which count as equally large; or empty:
+  // fp32, one with a gradient and one without.
+  struct Values {
+    DType dtype = DType::kFloat32;
+    bool gradient = false;
+    int32_t count = 1;
+    double bytes = 0;  // of all of them
+  };
+  std::vector<std::vector<Values>> crossing;
   // [begin * (units + 1) + end]: weights, gradients, optimizer and constants of the run; and what a
   // micro-batch leaves there until its backward.
   std::vector<double> fixed_bytes, stash_bytes;
@@ -53,6 +63,8 @@ struct Problem {
   int32_t gap = 0;
   bool agrees = false;  // Pipeline::agrees
   job::Recompute recompute = job::Recompute::kNever;
+  Compressor compressor;
+  std::vector<MemorySpeed> memory_speed;  // of each peer, for codecs; empty: unknown
 
   size_t peers() const { return memory_bytes.size(); }
   double forward(int32_t peer, int32_t begin, int32_t end) const {
@@ -75,6 +87,8 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
+size_t stage_of(const Layout& layout, int32_t unit);
+
 // Bytes a run needs; micro-batches in flight and recorded as job/schedule.h counts them.
 double run_bytes(const Chain& chain, size_t run, int32_t in_flight);
 double run_bytes_recomputed(const Chain& chain, size_t run, int32_t in_flight, int32_t recorded);
@@ -89,6 +103,9 @@ int32_t gap_within_memory(const Problem& problem, const Layout& layout, int32_t 
 // by stage; empty for none.
 Pipeline chain_pipeline(const Problem& problem, const Layout& layout,
                         const std::vector<bool>& recompute = {});
+
+// What stages do before memory is looked at; by stage.
+std::vector<bool> asked_recompute(const Problem& problem, const Layout& layout);
 
 // The problem's gap, or the one that the links of a layout ask for.
 int32_t gap_wanted(const Problem& problem, const Layout& layout);

@@ -1,8 +1,6 @@
 #include "broker/planner/reach.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 namespace weft::broker {
 namespace {
@@ -21,41 +19,20 @@ bool get(const uint64_t* words, int32_t bit) {
 
 }  // namespace
 
-Reach::Reach(const Problem& problem, const std::vector<int32_t>& order, int32_t gap, int32_t depths,
-             bool recompute)
+Reach::Reach(const Problem& problem, const CutCosts& costs, const std::vector<int32_t>& order,
+             int32_t gap, int32_t depths, bool recompute)
     : problem_(problem),
+      costs_(costs),
       order_(order),
       n_(order.size()),
       cuts_(static_cast<size_t>(problem.chain.units) + 1),
       words_((cuts_ + kWordBits - 1) / kWordBits),
       depths_(depths) {
-  // GPipe uses one direction at a time, so that both transfers add up; else each has its own way.
-  const bool phases = problem.schedule.kind == job::PipelineSchedule::kGPipe;
-  for (size_t cut = 0; cut < cuts_; ++cut) {
-    weight_.push_back(
-        std::max(problem.chain.forward_bytes[cut], problem.chain.backward_bytes[cut]));
-  }
   coefficient_.assign(n_ * n_, 0.0);
   for (size_t a = 0; a < n_; ++a) {
     for (size_t b = 0; b < n_; ++b) {
-      const auto from = static_cast<size_t>(order[a]), to = static_cast<size_t>(order[b]);
-      const double there = problem.network.seconds_per_byte(from, to);
-      const double back = problem.network.seconds_per_byte(to, from);
-      coefficient_[a * n_ + b] = phases ? there + back : std::max(there, back);
+      coefficient_[a * n_ + b] = costs.coefficient(order[a], order[b]);
     }
-  }
-  std::vector<int32_t> inner(cuts_ > 2 ? cuts_ - 2 : 0);
-  std::iota(inner.begin(), inner.end(), 1);
-  std::stable_sort(inner.begin(), inner.end(), [&](int32_t a, int32_t b) {
-    return weight_[static_cast<size_t>(a)] < weight_[static_cast<size_t>(b)];
-  });
-  prefix_.assign((inner.size() + 1) * words_, 0);
-  for (size_t count = 0; count < inner.size(); ++count) {
-    const uint64_t* before = &prefix_[count * words_];
-    uint64_t* after = &prefix_[(count + 1) * words_];
-    std::copy(before, before + words_, after);
-    set_range(after, inner[count], inner[count] + 1);
-    sorted_weights_.push_back(weight_[static_cast<size_t>(inner[count])]);
   }
   allowed_.assign(n_ * n_, 0);
   by_time_.assign(n_ * cuts_, 0);
@@ -156,17 +133,22 @@ void Reach::find_earliest_by_time(double compute_s) {
 }
 
 void Reach::find_allowed_cuts(double link_s) {
-  for (size_t at = 0; at < allowed_.size(); ++at) {
-    const double most = coefficient_[at] > 0 ? link_s / coefficient_[at] : HUGE_VAL;
-    allowed_[at] = static_cast<int32_t>(
-        std::upper_bound(sorted_weights_.begin(), sorted_weights_.end(), most) -
-        sorted_weights_.begin());
+  for (size_t a = 0; a < n_; ++a) {
+    for (size_t b = a + 1; b < n_; ++b) {
+      const size_t at = a * n_ + b;
+      allowed_[at] = CutCosts::allowed(kind_of(a, b), coefficient_[at], link_s);
+    }
   }
 }
 
 double Reach::slowest_transfer() const {
-  const double heaviest = sorted_weights_.empty() ? 0 : sorted_weights_.back();
-  return n_ == 0 ? 0 : heaviest * *std::max_element(coefficient_.begin(), coefficient_.end());
+  double slowest = 0;
+  for (size_t a = 0; a < n_; ++a) {
+    for (size_t b = a + 1; b < n_; ++b) {
+      slowest = std::max(slowest, CutCosts::slowest(kind_of(a, b), coefficient_[a * n_ + b]));
+    }
+  }
+  return slowest;
 }
 
 int32_t Reach::earliest(int32_t depth, size_t position, int32_t end) const {
@@ -205,7 +187,7 @@ bool Reach::feasible(const Bounds& bounds, int32_t stages) {
         std::fill(ends, ends + words_, 0);
         for (size_t next = i + 1; next < n_; ++next) {
           const uint64_t* theirs = begins(depth - 1, next);
-          const uint64_t* mask = &prefix_[static_cast<size_t>(allowed_[i * n_ + next]) * words_];
+          const uint64_t* mask = allowed_cuts(i, next);
           for (size_t w = 0; w < words_; ++w) ends[w] |= theirs[w] & mask[w];
         }
         int32_t filled = 0;  // earliest() never falls, so that every bit is set once
@@ -253,7 +235,7 @@ Layout Reach::trace(int32_t stages) const {
     size_t follower = n_;
     for (size_t next = position + 1; next < n_; ++next) {
       const uint64_t* theirs = begins(depth - 1, next);
-      const uint64_t* mask = &prefix_[static_cast<size_t>(allowed_[position * n_ + next]) * words_];
+      const uint64_t* mask = allowed_cuts(position, next);
       for (int32_t end = units - 1; end > longest; --end) {
         if (!get(theirs, end) || !get(mask, end) || !runs(depth, position, begin, end)) continue;
         longest = end;

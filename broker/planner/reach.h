@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "broker/planner/cut_costs.h"
 #include "broker/planner/problem.h"
 
 namespace weft::broker {
@@ -15,10 +16,10 @@ struct Bounds {
 
 class Reach {
  public:
-  // order and problem must outlive it. depths: most stages of a layout.
+  // problem, its costs and order must outlive it. depths: most stages of a layout.
   // recompute: stages may run forwards again (where the problem says always, they must).
-  Reach(const Problem& problem, const std::vector<int32_t>& order, int32_t gap, int32_t depths,
-        bool recompute);
+  Reach(const Problem& problem, const CutCosts& costs, const std::vector<int32_t>& order,
+        int32_t gap, int32_t depths, bool recompute);
 
   // Whether any layout keeps the bounds: of `stages` stages, or of any number for 0.
   bool feasible(const Bounds& bounds, int32_t stages);
@@ -37,7 +38,10 @@ class Reach {
   bool recomputes() const { return !latest_by_memory_.empty(); }
   // Seconds a micro-batch's transfer over a cut counts in the bound.
   double link_seconds(size_t from, size_t to, int32_t cut) const {
-    return coefficient_[from * n_ + to] * weight_[static_cast<size_t>(cut)];
+    return CutCosts::seconds(kind_of(from, to), coefficient_[from * n_ + to], cut);
+  }
+  const CutCosts::Kind& kind_of(size_t from, size_t to) const {
+    return costs_.kind(costs_.kind_of(order_[from], order_[to]));
   }
   double slowest_transfer() const;
   int32_t depths() const { return depths_; }
@@ -56,17 +60,20 @@ class Reach {
     return &begins_[(static_cast<size_t>(depth) * n_ + position) * words_];
   }
 
+  // Cuts that the link bound allows between two positions.
+  const uint64_t* allowed_cuts(size_t from, size_t to) const {
+    return &kind_of(from, to).lightest[allowed_[from * n_ + to] * words_];
+  }
+
   const Problem& problem_;
+  const CutCosts& costs_;
   const std::vector<int32_t>& order_;
   size_t n_ = 0, cuts_ = 0, words_ = 0;
   int32_t depths_ = 0;
-  std::vector<double> weight_;       // [cut]: bytes that count
   std::vector<double> coefficient_;  // [from * n + to]: seconds a byte
-  std::vector<double> sorted_weights_;
-  std::vector<uint64_t> prefix_;    // [count * words]: the count lightest cuts
-  std::vector<int32_t> allowed_;    // [from * n + to]: how many of them the link bound allows
-  std::vector<int32_t> by_time_;    // [position * cuts + end]
-  std::vector<int32_t> by_memory_;  // [(depth * n + position) * cuts + end]; empty: no limit
+  std::vector<size_t> allowed_;      // [from * n + to]: how many of the lightest cuts
+  std::vector<int32_t> by_time_;     // [position * cuts + end]
+  std::vector<int32_t> by_memory_;   // [(depth * n + position) * cuts + end]; empty: no limit
   // As these two, by begin; empty where no stage recomputes.
   std::vector<int32_t> latest_by_time_, latest_by_memory_;
   std::vector<uint64_t> begins_;  // [(depth * n + position) * words]

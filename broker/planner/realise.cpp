@@ -74,7 +74,16 @@ Result<PlanInputs> make_inputs(const opdag::Graph& graph, const job::JobSpec& sp
                                const PlannerOptions& options) {
   WEFT_TRY(const int32_t micro_batches, micro_batches_of(graph, spec));
   WEFT_TRY(const job::PipelineSchedule kind, schedule_of(spec));
-  PlanInputs in{graph, spec, options, peers, {}, Network(0), {kind, micro_batches, 1}, {}, {}};
+  PlanInputs in{graph,
+                spec,
+                options,
+                peers,
+                {},
+                Network(0),
+                {kind, micro_batches, 1},
+                {},
+                {},
+                Compressor(options.compression)};
   for (const job::Work& node : job::node_work(graph)) in.work.add(node);
   fill_speeds(in);
   std::vector<std::string> ids;
@@ -85,6 +94,9 @@ Result<PlanInputs> make_inputs(const opdag::Graph& graph, const job::JobSpec& sp
     in.notes.push_back("no link was measured: links delay nothing");
   }
   for (const std::string& note : in.network.notes()) in.notes.push_back(note);
+  if (!options.compression.assumed.empty()) {
+    in.notes.push_back("compression is assumed, not measured: " + options.compression.assumed);
+  }
   return in;
 }
 
@@ -93,6 +105,34 @@ double room_of(const PlanInputs& in, int32_t peer) {
   if (bytes == 0) return std::numeric_limits<double>::infinity();
   return in.options.memory_share * static_cast<double>(bytes);
 }
+
+namespace {
+
+void compress(const PlanInputs& in, Realised& realised) {
+  if (!in.compressor) return;
+  Pipeline& pipeline = realised.pipeline;
+  double slowest_s = 0;
+  for (const PipelineStage& stage : pipeline.stages) {
+    slowest_s = std::max(slowest_s, stage.forward_s + stage.backward_s);
+  }
+  const auto ask = [&](size_t e, int32_t from, int32_t to, bool gradient) {
+    const auto a = static_cast<size_t>(pipeline.stages[static_cast<size_t>(from)].peer);
+    const auto b = static_cast<size_t>(pipeline.stages[static_cast<size_t>(to)].peer);
+    return in.compressor.ask({static_cast<double>(pipeline.graph.edges[e].bytes),
+                              realised.costs.edge_dtype[e], gradient, in.network.latency_s(a, b),
+                              in.network.seconds_per_byte(a, b), memory_speed_of(in.peers[a]),
+                              memory_speed_of(in.peers[b]), slowest_s});
+  };
+  std::vector<EdgeCodecs> codecs(pipeline.graph.edges.size());
+  for (size_t e = 0; e < codecs.size(); ++e) {
+    const opdag::Edge& edge = pipeline.graph.edges[e];
+    codecs[e].forward = ask(e, edge.from, edge.to, false);
+    if (edge.needs_grad) codecs[e].backward = ask(e, edge.to, edge.from, true);
+  }
+  set_codecs(pipeline, std::move(codecs));
+}
+
+}  // namespace
 
 Result<Realised> realise(const PlanInputs& in, opdag::Partition partition,
                          std::vector<int32_t> peers) {
@@ -121,6 +161,8 @@ Result<Realised> realise(const PlanInputs& in, opdag::Partition partition,
   realised.pipeline.agrees = in.spec.train.stages_agree();
   realised.partition = std::move(partition);
   realised.peers = std::move(peers);
+  compress(in, realised);
+  WEFT_TRY_STATUS(in.compressor.status());
   return realised;
 }
 
@@ -213,12 +255,14 @@ void predict_step(const PlanInputs& in, Realised& realised) {
 }
 
 Result<Pipeline> pipeline_of_plan(const opdag::Graph& graph, const job::JobSpec& spec,
-                                  const job::Plan& plan, const std::vector<PlannerPeer>& peers) {
+                                  const job::Plan& plan, const std::vector<PlannerPeer>& peers,
+                                  const std::vector<PlannerLink>& links,
+                                  const PlannerOptions& options) {
   if (peers.size() != static_cast<size_t>(plan.partition.stages)) {
     return make_error(Code::kInvalid, fmt::format("{} peers for the {} stages of a plan",
                                                   peers.size(), plan.partition.stages));
   }
-  WEFT_TRY(const PlanInputs in, make_inputs(graph, spec, peers, {}, {}));
+  WEFT_TRY(const PlanInputs in, make_inputs(graph, spec, peers, links, options));
   std::vector<int32_t> order(peers.size());
   std::iota(order.begin(), order.end(), 0);
   WEFT_TRY(Realised realised, realise(in, plan.partition, std::move(order)));

@@ -21,6 +21,7 @@ struct PlanInputs {
   job::ScheduleOptions schedule;
   std::vector<std::string> notes;
   job::Work work;  // of the whole graph
+  Compressor compressor;
 
   double seconds_alone(const PlannerPeer& peer) const;  // of a micro-batch, forward and backward
 };
@@ -46,6 +47,7 @@ struct Realised {
 // Bytes a plan may use of a peer; infinite where its memory is unknown.
 double room_of(const PlanInputs& in, int32_t peer);
 
+// Its messages compressed as the options have it.
 Result<Realised> realise(const PlanInputs& in, opdag::Partition partition,
                          std::vector<int32_t> peers);
 

@@ -26,6 +26,7 @@ json report_to_json(const PlanReport& report, const opdag::Graph& graph) {
                       {"micro_batches_in_flight", row.in_flight},
                       {"recompute", stage.recompute},
                       {"compute_s", row.compute_s},
+                      {"codec_s", row.codec_s},
                       {"send_s", row.send_s},
                       {"receive_s", row.receive_s},
                       {"busy", row.busy}});
@@ -35,6 +36,10 @@ json report_to_json(const PlanReport& report, const opdag::Graph& graph) {
     ways.push_back({{"from", way.from},
                     {"to", way.to},
                     {"bytes", way.bytes},
+                    {"wire_bytes", way.wire_bytes},
+                    {"codecs", way.codecs},
+                    {"encode_s", way.encode_s},
+                    {"decode_s", way.decode_s},
                     {"seconds", way.seconds},
                     {"busy", way.busy}});
   }
@@ -54,6 +59,7 @@ json report_to_json(const PlanReport& report, const opdag::Graph& graph) {
           {"shared_weights_s", report.prediction.tie_s},
           {"micro_batches", report.micro_batches},
           {"bottleneck", report.bottleneck},
+          {"compression", report.compression},
           {"stages", std::move(stages)},
           {"ways", std::move(ways)},
           {"alternatives", std::move(alternatives)},

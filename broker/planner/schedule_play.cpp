@@ -34,6 +34,13 @@ bool is_gradient(ActionKind kind) {
   return kind == ActionKind::kSendGradient || kind == ActionKind::kRecvGradient;
 }
 
+// How the message of an action is sent; nullptr: as it is.
+const Coded* coded_of(const Pipeline& pipeline, const job::Action& action) {
+  if (pipeline.codecs.empty()) return nullptr;
+  const EdgeCodecs& codecs = pipeline.codecs[static_cast<size_t>(action.edge)];
+  return is_gradient(action.kind) ? &codecs.backward : &codecs.forward;
+}
+
 }  // namespace
 
 SchedulePlay::SchedulePlay(const Pipeline& pipeline, const job::ScheduleOptions& schedule,
@@ -41,9 +48,15 @@ SchedulePlay::SchedulePlay(const Pipeline& pipeline, const job::ScheduleOptions&
     : host_(host),
       micro_batches_(static_cast<size_t>(std::max(schedule.micro_batches, 1))),
       stages_(pipeline.stages.size()) {
-  for (const opdag::Edge& edge : pipeline.graph.edges) {
-    ways_.push_back({edge.from, edge.to, static_cast<double>(edge.bytes)});
-    ways_.push_back({edge.to, edge.from, static_cast<double>(edge.bytes)});
+  for (size_t e = 0; e < pipeline.graph.edges.size(); ++e) {
+    const opdag::Edge& edge = pipeline.graph.edges[e];
+    double there = static_cast<double>(edge.bytes), back = there;
+    if (!pipeline.codecs.empty()) {
+      there = pipeline.codecs[e].forward.wire_bytes;
+      back = pipeline.codecs[e].backward.wire_bytes;
+    }
+    ways_.push_back({edge.from, edge.to, there});
+    ways_.push_back({edge.to, edge.from, back});
   }
   add_ops(pipeline, schedule);
   add_update_ops(pipeline);
@@ -55,16 +68,21 @@ void SchedulePlay::add_ops(const Pipeline& pipeline, const job::ScheduleOptions&
   for (size_t s = 0; s < stages_.size(); ++s) {
     std::vector<Op>& ops = stages_[s].ops;
     ops.reserve(actions[s].size());
+    const auto add_work = [&](const job::Action& action, double seconds) {
+      if (seconds <= 0) return;
+      ops.push_back({Op::Kind::kCompute, action.kind, 0, action.micro_batch, seconds});
+    };
     for (const job::Action& action : actions[s]) {
-      Op op{Op::Kind::kCompute, action.kind, 0, action.micro_batch, 0};
-      if (sends(action.kind) || receives(action.kind)) {
-        op.kind = sends(action.kind) ? Op::Kind::kSend : Op::Kind::kReceive;
-        op.way = 2 * action.edge + (is_gradient(action.kind) ? 1 : 0);
-      } else {
-        op.seconds = work_of(action.kind, pipeline.stages[s]);
-        if (op.seconds <= 0) continue;
+      if (!sends(action.kind) && !receives(action.kind)) {
+        add_work(action, work_of(action.kind, pipeline.stages[s]));
+        continue;
       }
-      ops.push_back(op);
+      const int32_t way = 2 * action.edge + (is_gradient(action.kind) ? 1 : 0);
+      const Coded* coded = coded_of(pipeline, action);
+      if (coded != nullptr && sends(action.kind)) add_work(action, coded->encode_s);
+      ops.push_back({sends(action.kind) ? Op::Kind::kSend : Op::Kind::kReceive, action.kind, way,
+                     action.micro_batch, 0});
+      if (coded != nullptr && receives(action.kind)) add_work(action, coded->decode_s);
     }
   }
 }

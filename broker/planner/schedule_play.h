@@ -15,13 +15,14 @@ namespace weft::broker {
 // All messages of one kind: of an edge forward or back, or of a shared weight.
 struct PlayWay {
   int32_t from = 0, to = 0;  // stages
-  double bytes = 0;
+  double bytes = 0;          // on the wire
 };
 
 class SchedulePlay {
  public:
   struct Op {
     enum class Kind : uint8_t { kCompute, kSend, kReceive } kind = Kind::kCompute;
+    // Of kCompute, a message's: encoding or decoding it.
     job::ActionKind action = job::ActionKind::kForward;
     int32_t way = 0, micro_batch = 0;
     double seconds = 0;  // of kCompute

@@ -19,6 +19,7 @@ class Searcher {
       : problem_(problem),
         options_(options),
         budget_(options.operations),
+        costs_(problem),
         pool_(problem, 4 * options.keep) {}
 
   Found run() {
@@ -32,7 +33,7 @@ class Searcher {
     orders_ = promising_orders(problem_, tree, found_.sites, most);
     for (const Order& order : orders_) {
       if (!budget_.spend(cost) && !pool_.items().empty()) break;
-      pool_.add(split_order(problem_, order, plain));
+      pool_.add(split_order(problem_, costs_, order, plain));
     }
     try_groups(tree);
     widen_gap();
@@ -63,15 +64,15 @@ class Searcher {
       sort_by_room(problem_, order);
       const double cost = split_cost(problem_, order.size(), {});
       budget_.spend(std::min(cost, budget_.left()));
-      best.add(split_order(problem_, order, {}));
+      best.add(split_order(problem_, costs_, order, {}));
       if (problem_.recompute == job::Recompute::kAuto && memory_limits() && budget_.spend(cost)) {
         SplitOptions again;
         again.recompute = true;
-        best.add(split_order(problem_, order, again));
+        best.add(split_order(problem_, costs_, order, again));
       }
       // Some memory suits early stages, some late ones; of large sites one order is enough.
       if (cost > options_.operations / 50 || !budget_.spend(cost)) continue;
-      best.add(split_order(problem_, Order(order.rbegin(), order.rend()), {}));
+      best.add(split_order(problem_, costs_, Order(order.rbegin(), order.rend()), {}));
     }
     // Climbing may leave the site; what it finds there is a candidate all the same.
     for (const Estimated& item : best.items()) {
@@ -102,7 +103,7 @@ class Searcher {
       for (const bool reversed : {false, true}) {
         const double cost = split_cost(problem_, order.size(), {});
         if (budget_.left() - cost < reserve || !budget_.spend(cost)) return;
-        pool_.add(split_order(problem_, order, {}));
+        pool_.add(split_order(problem_, costs_, order, {}));
         if (!reversed) std::reverse(order.begin(), order.end());
       }
     }
@@ -120,7 +121,7 @@ class Searcher {
     for (wider.gap = wanted; wider.gap > given; wider.gap /= 2) {
       for (size_t i = 0; i < std::min<size_t>(orders_.size(), 3); ++i) {
         if (!budget_.spend(split_cost(problem_, problem_.peers(), wider))) return;
-        pool_.add(split_order(problem_, orders_[i], wider));
+        pool_.add(split_order(problem_, costs_, orders_[i], wider));
       }
     }
   }
@@ -161,7 +162,7 @@ class Searcher {
       for (const int32_t gap : gaps) {
         if (!budget.spend(cost) && !pool_.items().empty()) return;
         again.gap = gap;
-        pool_.add(split_order(problem_, order, again));
+        pool_.add(split_order(problem_, costs_, order, again));
       }
     }
   }
@@ -187,7 +188,7 @@ class Searcher {
       budget_.spend(std::min(budget_.left(), trials));
       pool_.add(better);
       if (budget_.spend(split_cost(problem_, better.peers.size(), options))) {
-        pool_.add(split_order(problem_, better.peers, options));
+        pool_.add(split_order(problem_, costs_, better.peers, options));
       }
     }
   }
@@ -209,7 +210,7 @@ class Searcher {
             const auto first = changed.begin() + static_cast<std::ptrdiff_t>(a);
             const auto last = changed.begin() + static_cast<std::ptrdiff_t>(b);
             reverse ? std::reverse(first, last + 1) : std::iter_swap(first, last);
-            better = pool_.add(split_order(problem_, changed, options)) || better;
+            better = pool_.add(split_order(problem_, costs_, changed, options)) || better;
           }
         }
       }
@@ -278,6 +279,7 @@ class Searcher {
   const Problem& problem_;
   const SearchOptions& options_;
   Budget budget_;
+  CutCosts costs_;
   Pool pool_;
   std::vector<Order> orders_;
   Found found_;

@@ -82,6 +82,7 @@ class Fill {
     const auto from = static_cast<size_t>(order_[i]);
     for (size_t next = i + 1; next < n_; ++next) {
       const auto to = static_cast<size_t>(order_[next]);
+      const CutCosts::Kind& kind = reach_.kind_of(i, next);
       const double there = network.seconds_per_byte(from, to);
       const double back = network.seconds_per_byte(to, from);
       const double latency = network.latency_s(from, to) + network.latency_s(to, from);
@@ -89,8 +90,8 @@ class Fill {
       for (int32_t cut = 1; cut < problem_.chain.units; ++cut) {
         const auto at = static_cast<size_t>(cut);
         if (theirs[at] == kInfinity) continue;
-        const double sum = theirs[at] + latency + there * problem_.chain.forward_bytes[at] +
-                           back * problem_.chain.backward_bytes[at];
+        const double sum = theirs[at] + latency + there * kind.there_bytes[at] +
+                           back * kind.back_bytes[at] + kind.codec_s[at];
         if (sum < tail_[at] && reach_.link_seconds(i, next, cut) <= bounds.link_s) {
           tail_[at] = sum;
           next_of_[at] = static_cast<int16_t>(next);
@@ -237,14 +238,14 @@ double split_cost(const Problem& problem, size_t peers, const SplitOptions& opti
   return reach + fill;
 }
 
-std::vector<Layout> split_order(const Problem& problem, const std::vector<int32_t>& order,
-                                const SplitOptions& options) {
+std::vector<Layout> split_order(const Problem& problem, const CutCosts& costs,
+                                const std::vector<int32_t>& order, const SplitOptions& options) {
   std::vector<Layout> layouts;
   const int32_t depths = depths_of(problem, order.size(), options);
   if (depths < 1 || (problem.stages > 0 && depths < problem.stages)) return layouts;
   const bool recompute = problem.recompute == job::Recompute::kAlways ||
                          (options.recompute && problem.recompute == job::Recompute::kAuto);
-  Reach reach(problem, order, options.gap, depths, recompute);
+  Reach reach(problem, costs, order, options.gap, depths, recompute);
   const Bounds most = widest(problem, order, reach);
   if (!reach.feasible(most, problem.stages)) return layouts;
   // The least T for both, then the least compute while links keep T.
@@ -260,7 +261,7 @@ std::vector<Layout> split_order(const Problem& problem, const std::vector<int32_
       if (!reach.feasible({slack * both, slack * both}, problem.stages)) continue;
       add_distinct(layouts, reach.trace(problem.stages));
     }
-    for (Layout& layout : split_order(problem, thinned(problem, order, layouts), options)) {
+    for (Layout& layout : split_order(problem, costs, thinned(problem, order, layouts), options)) {
       add_distinct(layouts, std::move(layout));
     }
     return layouts;

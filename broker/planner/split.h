@@ -7,12 +7,14 @@
 // depths operations; bisection gives the least bound. Fill: under fixed bounds the split with the
 // least sum of compute and transfer, n^2 / 2 x L x depths. The depth tells how many micro-batches a
 // stage keeps, so memory is exact in both. A stage that recomputes takes its forward longer and
-// keeps less; both programmes have it beside the one that keeps everything.
+// keeps less; both programmes have it beside the one that keeps everything. Codecs count with the
+// transfers: what they take of a stage's own time is seen where layouts are judged.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "broker/planner/cut_costs.h"
 #include "broker/planner/problem.h"
 
 namespace weft::broker {
@@ -26,10 +28,11 @@ struct SplitOptions {
   std::vector<double> slacks = {1.0, 1.1, 1.3, 1.7};
 };
 
-// Layouts worth scoring, best bottleneck first; empty where memory allows none. Every layout uses
+// Layouts worth scoring, best bottleneck first; empty where memory allows none. costs: of the
+// problem, one for all its splits. Every layout uses
 // peers of `order` in that order, and exactly problem.stages of them if asked for.
-std::vector<Layout> split_order(const Problem& problem, const std::vector<int32_t>& order,
-                                const SplitOptions& options);
+std::vector<Layout> split_order(const Problem& problem, const CutCosts& costs,
+                                const std::vector<int32_t>& order, const SplitOptions& options);
 
 // Basic operations split_order takes about, to bound a search without a clock.
 double split_cost(const Problem& problem, size_t peers, const SplitOptions& options);

@@ -114,7 +114,10 @@ class Drawing {
           "stroke-width='{:.1f}' marker-end='url(#head)'><title>stage {} to {}: {} a "
           "micro-batch, {:.0f} % busy</title></line>\n",
           from->second.x, from->second.y + shift, to->second.x, to->second.y + shift,
-          1 + 7 * std::min(way.busy, 1.0), way.from, way.to, human_bytes(way.bytes),
+          1 + 7 * std::min(way.busy, 1.0), way.from, way.to,
+          way.codecs.empty() ? human_bytes(way.bytes)
+                             : fmt::format("{} instead of {}", human_bytes(way.wire_bytes),
+                                           human_bytes(way.bytes)),
           100 * way.busy);
     }
     return text;

@@ -1,7 +1,9 @@
-// weft plan JOB.toml [--peers FILE --links FILE] [--evaluate PLAN.json] [--svg FILE]
+// weft plan JOB.toml [--peers FILE --links FILE] [--compression FILE] [--evaluate PLAN.json]
+// [--svg FILE]
 #include <fmt/format.h>
 
 #include "base/os/file.h"
+#include "broker/planner/compression_file.h"
 #include "broker/planner/links_file.h"
 #include "broker/planner/report_json.h"
 #include "cli/api_client.h"
@@ -15,7 +17,7 @@ namespace {
 using nlohmann::json;
 
 struct Options {
-  std::string file, peers, links, evaluate, svg;
+  std::string file, peers, links, compression, evaluate, svg;
   std::vector<std::string> overrides;
   double memory_share = broker::PlannerOptions{}.memory_share;
 };
@@ -100,6 +102,21 @@ Result<job::Plan> read_plan(const std::string& path) {
   return job::plan_from_json(whole ? document.at("plan") : document);
 }
 
+// Of ways that are compressed; nothing where none is.
+void print_codecs(const broker::PlanReport& report) {
+  std::vector<std::vector<std::string>> rows = {
+      {"FROM", "TO", "TENSORS", "WIRE", "CODEC", "ENCODE", "DECODE", "SEND"}};
+  for (const broker::WayPrediction& way : report.prediction.ways) {
+    if (way.codecs.empty()) continue;
+    rows.push_back({std::to_string(way.from), std::to_string(way.to), human_bytes(way.bytes),
+                    human_bytes(way.wire_bytes), fmt::format("{}", fmt::join(way.codecs, ", ")),
+                    fmt::format("{:.3g} ms", 1e3 * way.encode_s),
+                    fmt::format("{:.3g} ms", 1e3 * way.decode_s),
+                    fmt::format("{:.3g} ms", 1e3 * way.seconds)});
+  }
+  if (rows.size() > 1) print_table(rows);
+}
+
 void print_report(const broker::PlanReport& report) {
   fmt::print("plan: {}\n", report.plan.reason);
   std::vector<std::vector<std::string>> rows = {{"STAGE", "PEER", "COMPUTE", "SEND", "RECEIVE",
@@ -118,6 +135,7 @@ void print_report(const broker::PlanReport& report) {
                     human_bytes(static_cast<double>(stage.parameter_bytes))});
   }
   print_table(rows);
+  print_codecs(report);
   for (const broker::PlanLeftOut& left : report.left_out) {
     fmt::print("left out {}: {}\n", left.peer, left.why);
   }
@@ -131,6 +149,10 @@ Status plan(const Options& options, Globals& globals) {
   broker::PlannerOptions planner;
   planner.access = world.access;
   planner.memory_share = options.memory_share;
+  if (!options.compression.empty()) {
+    WEFT_TRY(const std::string text, os::read_file(options.compression, uint64_t{1} << 20));
+    WEFT_TRY(planner.compression, broker::parse_compression(text, options.compression));
+  }
   Result<broker::PlanReport> report = Error{};
   if (options.evaluate.empty()) {
     report = broker::plan_job(graphs.train, graphs.spec, world.peers, world.links, planner);
@@ -165,6 +187,8 @@ void add_plan(CLI::App& app, Globals& globals) {
                    "TOML file of peers, see docs/planning.md; else those of --links, else the "
                    "broker's idle ones");
   verb->add_option("--links", options->links, "CSV of measured links: pairs or a matrix");
+  verb->add_option("--compression", options->compression,
+                   "TOML file of an assumed codec, to see what one would bring; else none");
   verb->add_option("--evaluate", options->evaluate,
                    "judge this plan (JSON, as -o json prints it) instead of making one");
   verb->add_option("--svg", options->svg, "also draw peers, sites, stages and links here");

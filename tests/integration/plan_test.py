@@ -77,6 +77,28 @@ def test_asked_stages_and_precision_count(plan):
     assert all(way["bytes"] > 0 for way in half["ways"])
 
 
+def test_an_assumed_codec_is_planned_with_and_told(plan, tmp_path):
+    (tmp_path / "far.csv").write_text("region_a,region_b,delay_ms,bandwidth_gbps\n"
+                                      "a1,a2,1,0.02\na1,b1,1,0.02\na2,b1,1,0.02\n")
+    words = ["--peers", "peers.toml", "--links", "far.csv", "--set", "pipeline.stages=3"]
+    (tmp_path / "codec.toml").write_text('policy = "assumed"\nratio = 0.1\ngbyte_s = 2\nbelow_mbit_s = 100\n')
+    text = plan(*words, "--compression", "codec.toml", "--svg", "plan.svg")
+    assert "compression is assumed, not measured: 0.1 of the bytes, 2 GB/s at either end" in text
+    assert "ENCODE" in text and "assumed" in text and "instead of" in (tmp_path / "plan.svg").read_text()
+    assert "ENCODE" not in plan(*words)
+    made = json.loads(plan(*words, "--compression", "codec.toml", "-o", "json"))
+    ways = [way for way in made["ways"] if way["codecs"]]
+    assert ways, "two of the three stages make tensors of floats"
+    for way in ways:
+        assert way["codecs"] == ["assumed"] and way["encode_s"] == pytest.approx(way["bytes"] / 2e9)
+        assert way["wire_bytes"] == pytest.approx(0.1 * way["bytes"])
+    plain = json.loads(plan(*words, "-o", "json"))
+    assert made["step_s"] < 0.9 * plain["step_s"] and plain["compression"] == "none"
+    (tmp_path / "codec.toml").write_text('policy = "top-k"\n')
+    error = plan(*words, "--compression", "codec.toml", code=1)
+    assert 'codec.toml: there is no policy "top-k"' in error and "none (everything is sent as it is)" in error
+
+
 def test_links_alone_name_the_peers(plan):
     report = json.loads(plan("--links", "links.csv", "-o", "json"))
     assert {"a", "b"} == {stage["peer"] for stage in report["stages"]} | {

@@ -35,6 +35,24 @@ def test_the_examples_say_what_happened():
     assert "8 peers" in text and "predicted" in text.lower()
 
 
+def test_an_assumed_codec_spans_what_a_thin_line_keeps_apart(tmp_path):
+    example = os.path.join(EXAMPLES, "thin_line.toml")
+    text = simulate(example).stdout
+    assert "compression is assumed, not measured: 0.05 of the bytes" in text
+    compressed = json.loads(simulate(example, "-o", "json").stdout)
+    plain = tmp_path / "plain.toml"
+    plain.write_text(re.sub(r"\[compression\]\n(.+\n)+", '[compression]\npolicy = "none"\n',
+                            pathlib.Path(example).read_text(encoding="utf-8")))
+    without = json.loads(simulate(plain, "-o", "json").stdout)
+    assert (compressed["compression"], without["compression"]) == ("assumed", "none")
+    assert compressed["jobs"][0]["stages"] == 6 and without["jobs"][0]["stages"] == 3
+    assert compressed["jobs"][0]["step_s"] < 0.8 * without["jobs"][0]["step_s"]
+    plain.write_text(plain.read_text().replace("none", "adatopk"))
+    refused = simulate(plain, check=False)
+    assert refused.returncode != 0
+    assert 'no policy "adatopk"' in refused.stderr and "one of: none (" in refused.stderr
+
+
 def test_ten_thousand_peers_twice_are_one_result(tmp_path):
     path = small(tmp_path)
     first, again = (json.loads(simulate(path, "-o", "json").stdout) for _ in range(2))

@@ -150,6 +150,7 @@ TEST(Estimate, StaysNearTheSimulation) {
     shape.peers = 6;
     shape.units = 12;
     shape.micro_batches = 32;
+    shape.compress = seed % 2 == 0;
     const Problem problem = testing::random_problem(seed, shape);
     const Layout layout{{0, 1, 2, 3}, {3, 6, 9, 12}};
     const double ratio = estimate_layout(problem, layout) / score_layout(problem, layout).step_s;

@@ -20,7 +20,42 @@ struct ProblemShape {
   int32_t peers = 4, units = 8, micro_batches = 16;
   bool tight_memory = false;
   bool access = false;
+  bool compress = false;
 };
+
+// A policy of its own for every seed: by size, by rate, or as little as a message has to be to
+// hide behind the slowest stage; codecs as fast as memory or at a speed of their own.
+inline Compression random_compression(uint64_t seed) {
+  Rng rng(seed);
+  const double forward = between(rng, 0.02, 0.5), backward = between(rng, 0.05, 0.7);
+  const double passes = between(rng, 1, 8),
+               own_s = rng.below(2) == 0 ? 0 : between(rng, 1e-10, 1e-8);
+  const double least_bytes = rng.below(2) == 0 ? 0 : between(rng, 1e5, 1e6);
+  const double least_s = rng.below(2) == 0 ? 0 : seconds_per_byte_at(between(rng, 20, 1000));
+  const bool adapts = rng.below(3) == 0;
+  const auto policy = [=](const Crossing& crossing) {
+    const Coded plain{crossing.bytes, 0, 0, {}};
+    if (!dtype_is_floating(crossing.dtype) || crossing.bytes < least_bytes ||
+        crossing.byte_s <= least_s) {
+      return plain;
+    }
+    const auto codec_s = [&](const MemorySpeed& speed) {
+      return speed.op_s + crossing.bytes * (passes * speed.byte_s + own_s);
+    };
+    Coded coded{0, codec_s(crossing.sender), codec_s(crossing.receiver), "random"};
+    const double least = crossing.gradient ? backward : forward;
+    double ratio = least;
+    if (adapts) {
+      const double left_s =
+          crossing.slowest_stage_s - crossing.latency_s - coded.encode_s - coded.decode_s;
+      ratio = std::clamp(left_s / (crossing.byte_s * crossing.bytes), least, 1.0);
+      if (ratio >= 1) return plain;
+    }
+    coded.wire_bytes = ratio * crossing.bytes;
+    return coded;
+  };
+  return {"random", {}, policy};
+}
 
 // Unequal peers in one to three sites, fast links inside, slow ones between.
 inline Problem random_problem(uint64_t seed, const ProblemShape& shape) {
@@ -80,6 +115,12 @@ inline Problem random_problem(uint64_t seed, const ProblemShape& shape) {
                                                       : std::numeric_limits<double>::infinity());
   }
   problem.schedule = {job::PipelineSchedule::k1F1B, shape.micro_batches, 1};
+  if (shape.compress) {
+    problem.compressor = Compressor(random_compression(rng.next()));
+    for (size_t peer = 0; peer < n; ++peer) {
+      problem.memory_speed.push_back({between(rng, 1e-6, 1e-5), between(rng, 1e-12, 5e-10)});
+    }
+  }
   return problem;
 }
 

@@ -195,11 +195,11 @@ TEST(RecomputeSplit, FindsTheLeastBottleneckOfAnOrder) {
                 [&](const Layout& layout) { least = std::min(least, bottleneck(layout)); });
     SplitOptions options;
     options.recompute = true;
-    const auto layouts = split_order(problem, order, options);
+    const auto layouts = split_order(problem, CutCosts(problem), order, options);
     ASSERT_EQ(layouts.empty(), !std::isfinite(least)) << "seed " << seed;
     if (layouts.empty()) continue;
     EXPECT_LE(bottleneck(layouts.front()), least * 1.0011) << "seed " << seed;
-    const auto keeping = split_order(problem, order, {});
+    const auto keeping = split_order(problem, CutCosts(problem), order, {});
     if (keeping.empty() || bottleneck(keeping.front()) > least * 1.01) ++decided;
   }
   EXPECT_GT(decided, 5) << "recompute changes the split";

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "broker/planner/planner.h"
 #include "tests/unit/broker/graphs.h"
+#include "tests/unit/planner/problems.h"
 
 namespace weft::broker {
 namespace {
@@ -200,7 +201,9 @@ RC_GTEST_PROP(PlanProperty, IsNeverWorseThanItsAlternativesNorOverMemory, (uint6
     }
   }
   const job::JobSpec spec = chain_spec(8 * static_cast<int64_t>(1 + rng.below(64)));
-  const auto report = plan_job(graph, spec, peers, links);
+  PlannerOptions options;
+  if (rng.below(2) == 0) options.compression = testing::random_compression(seed);
+  const auto report = plan_job(graph, spec, peers, links, options);
   if (!report.ok()) {
     RC_ASSERT(report.error().code == Code::kUnavailable);
     return;
@@ -215,7 +218,7 @@ RC_GTEST_PROP(PlanProperty, IsNeverWorseThanItsAlternativesNorOverMemory, (uint6
                 0.9 * static_cast<double>(peer.memory_bytes) + 1);
     }
   }
-  const auto again = plan_job(graph, spec, peers, links);
+  const auto again = plan_job(graph, spec, peers, links, options);
   RC_ASSERT(again->plan.reason == report->plan.reason);
   RC_ASSERT(again->plan.partition == report->plan.partition);
 }

@@ -33,6 +33,10 @@ TEST(Scenario, ErrorsNameTableAndKey) {
   EXPECT_THAT(error_of(one_site("sed = 3\n")), HasSubstr("s.toml: unknown key sed"));
   EXPECT_THAT(error_of(one_site("seed = \"x\"\n")), HasSubstr("seed must be a whole number"));
   EXPECT_THAT(error_of(one_site("compute_jitter = -1\n")), HasSubstr("from 0 to 2"));
+  EXPECT_THAT(error_of(one_site("[compression]\npolicy = \"adatopk\"\n")),
+              AllOf(HasSubstr("s.toml, [compression]: there is no policy \"adatopk\""),
+                    HasSubstr("one of: none (")));
+  EXPECT_THAT(error_of(one_site("compression = \"none\"\n")), HasSubstr("must be a table"));
   EXPECT_THAT(error_of(replaced("gflops = 200", "gflop = 200")),
               HasSubstr("[[peers]] 1: unknown key gflop"));
   EXPECT_THAT(error_of(replaced("gflops = 200\n", "")), HasSubstr("\"peer\" have no gflops"));
