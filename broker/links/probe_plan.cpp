@@ -46,6 +46,14 @@ bool ProbePlan::free(size_t peer) const {
   return s_.peer(peer).idle && !taken_sites_.contains(s_.site_of(peer));
 }
 
+bool ProbePlan::strangers() const {
+  if (s_.size() > options_.landmarks + 1) return false;  // not measured whole
+  for (size_t a = 0; a < s_.size(); ++a) {
+    if (s_.ways_from(a).size() + 1 < s_.size()) return true;
+  }
+  return false;
+}
+
 bool ProbePlan::site_works(size_t site) const {
   return std::any_of(s_.members(site).begin(), s_.members(site).end(),
                      [&](size_t member) { return s_.peer(member).busy; });
@@ -61,7 +69,7 @@ int64_t ProbePlan::rested_ms(size_t site) const {
 }
 
 bool ProbePlan::start(std::vector<size_t> peers, ProbeTask task) {
-  if (full()) return false;
+  if (full() || (!book_.running_.empty() && strangers())) return false;
   task.max_bytes = options_.max_bytes;
   task.max_ms = options_.max_ms;
   for (const size_t peer : peers) {

@@ -42,6 +42,9 @@ class ProbePlan {
   bool free(size_t peer) const;
   void occupy(size_t peer);
   bool full() const { return book_.running_.size() >= book_.options_.max_running; }
+  // Few peers, not all of whom were measured against each other: any two may share a line, so one
+  // probe at a time. Of many, whom sites tell apart soon, several go on.
+  bool strangers() const;
   bool site_works(size_t site) const;
   int64_t rested_ms(size_t site) const;
 

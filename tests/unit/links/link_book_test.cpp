@@ -122,6 +122,23 @@ TEST(LinkBook, OnlyTheAnswerOfWhoWasAskedCounts) {
   EXPECT_EQ(book.find({task.prober, task.targets[0]}), nullptr);
 }
 
+TEST(LinkBook, FewPeersThatHaveNotMetAreMeasuredOneByOne) {
+  LinkBook book;
+  book.set_peers(peers({"a", "b", "c", "d"}));
+  int64_t now = 0;
+  for (int probe = 0; probe < 12; ++probe, now += 2000) {
+    const auto tasks = book.next(now);
+    ASSERT_EQ(tasks.size(), 1u) << "two might share a line that nobody knows of yet";
+    EXPECT_TRUE(book.next(now + 1000).empty());
+    EXPECT_EQ(book.add(tasks[0].prober, answer(tasks[0]), now + 1500).size(), 1u);
+  }
+  for (const char* from : {"a", "b", "c", "d"}) {
+    for (const char* to : {"a", "b", "c", "d"}) {
+      EXPECT_EQ(book.find({from, to}) == nullptr, std::string(from) == to) << from << to;
+    }
+  }
+}
+
 TEST(LinkBook, FailuresAreTriedAgainLaterAndFromTheOtherEnd) {
   LinkBook book;
   book.set_peers(peers({"a", "b"}));
