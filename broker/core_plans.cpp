@@ -83,9 +83,7 @@ Result<Replanned> Core::replan(const Job& job, const std::vector<const Peer*>& p
 Result<job::Plan> Core::dry_run(const Submission& submission, const JobGraphs& graphs) {
   std::vector<const Peer*> idle;
   for (const auto& [id, peer] : state_.peers) {
-    if (peer.phase == PeerPhase::kIdle && !peer.assignment && !peer.leftover) {
-      idle.push_back(&peer);
-    }
+    if (usable(peer)) idle.push_back(&peer);
   }
   return plan_over(graphs.graph, submission.spec, idle);
 }

@@ -60,8 +60,9 @@ proto::ProbeReport report_of(uint64_t task, const net::ProbeFinding& found) {
     link.set_alone_bytes_s(way.alone_bytes_s);
     link.set_together_bytes_s(way.together_bytes_s);
     for (const net::TrainRate& train : way.trains) {
-      link.add_trains()->set_bytes(train.bytes);
-      link.mutable_trains()->rbegin()->set_seconds(train.seconds);
+      proto::ProbeTrain& told = *link.add_trains();
+      told.set_bytes(train.bytes);
+      told.set_seconds(train.seconds);
     }
   }
   return report;

@@ -167,8 +167,8 @@ ScaledRun train_fp16(const Model& model, RunSpec spec) {
   return run;
 }
 
-void expect_as_grad_scaler(const ScaledRun& found, const Tensors& truth, double tolerance,
-                           const std::string& what) {
+void expect_as_grad_scaler(const ScaledRun& found, const Tensors& truth, double losses_tolerance,
+                           double parameters_tolerance, const std::string& what) {
   const auto row = [&](const char* name) {
     const at::Tensor tensor = truth.at(name).to(at::kDouble).contiguous();
     const auto* data = tensor.const_data_ptr<double>();
@@ -178,7 +178,7 @@ void expect_as_grad_scaler(const ScaledRun& found, const Tensors& truth, double 
   EXPECT_EQ(found.skipped, row("skipped"));
   const double losses =
       difference(truth.at("losses"), at::tensor(at::ArrayRef<double>(found.losses), at::kDouble));
-  EXPECT_LE(losses, tolerance);
+  EXPECT_LE(losses, losses_tolerance);
   double worst = 0;
   std::string name_of_worst;
   const Tensors parameters = part_of(truth, "param.");
@@ -190,7 +190,7 @@ void expect_as_grad_scaler(const ScaledRun& found, const Tensors& truth, double 
     worst = gap;
     name_of_worst = name;
   }
-  EXPECT_LE(worst, tolerance) << name_of_worst;
+  EXPECT_LE(worst, parameters_tolerance) << name_of_worst;
   const auto skipped = std::count(found.skipped.begin(), found.skipped.end(), 1.0);
   EXPECT_GT(skipped, 0) << "no step overflowed";
   std::printf(

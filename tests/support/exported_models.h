@@ -91,10 +91,10 @@ struct ScaledRun {
   Tensors state;
 };
 ScaledRun train_fp16(const Model& model, RunSpec spec);
-// Which steps are skipped and every scale exactly; losses and parameters up to a tolerance relative
+// Which steps are skipped and every scale exactly; losses and parameters up to tolerances relative
 // to the largest. what: printed beside the largest difference.
-void expect_as_grad_scaler(const ScaledRun& found, const Tensors& truth, double tolerance,
-                           const std::string& what);
+void expect_as_grad_scaler(const ScaledRun& found, const Tensors& truth, double losses_tolerance,
+                           double parameters_tolerance, const std::string& what);
 
 // Loss and every gradient of reference.py's float64 up to 1e-10.
 void expect_equals_f64(const Computed& found, const Tensors& truth);

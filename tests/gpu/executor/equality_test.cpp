@@ -113,7 +113,7 @@ TEST_P(GpuEquality, Fp16EqualsAGradScalerOnTheCard) {
   const Model model = load(GetParam(), false, "cuda");
   const Tensors truth = reference(GetParam(), "fp16.cuda");
   for (int32_t stages = 1; stages <= 3; ++stages) {
-    expect_as_grad_scaler(train_fp16(model, {.stages = stages, .device = kCard}), truth, 1e-2,
+    expect_as_grad_scaler(train_fp16(model, {.stages = stages, .device = kCard}), truth, 1e-2, 1e-2,
                           named(GetParam(), stages, k1F1B) + ", fp16");
   }
 }

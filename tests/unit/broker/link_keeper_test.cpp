@@ -14,6 +14,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// A line of homes, one peer each.
+void add_homes(SyntheticNetwork& network, int count) {
+  for (int i = 0; i < count; ++i) network.add_site({.x_ms = 5.0 * i, .up_mbit_s = 30}, 1);
+}
+
 TEST(LinkKeeper, IdlePeersMeasureEachOther) {
   SyntheticNetwork network(1);
   for (int i = 0; i < 4; ++i) network.add_site({.x_ms = 8.0 * i, .up_mbit_s = 40}, 1);
@@ -43,7 +48,7 @@ TEST(LinkKeeper, SwitchedOffItAsksForNothing) {
 
 TEST(LinkKeeper, ARestartForgetsNothingAndAsksForLittle) {
   SyntheticNetwork network(2);
-  for (int i = 0; i < 5; ++i) network.add_site({.x_ms = 5.0 * i, .up_mbit_s = 30}, 1);
+  add_homes(network, 5);
   LinkWorld world(network);
   world.run_s(120);
   const size_t known = world.core().links().directions();
@@ -70,7 +75,7 @@ TEST(LinkKeeper, AnAnswerToTheBrokerBeforeIsNoAnswerToThisOne) {
 
 TEST(LinkKeeper, RowsOfRemovedPeersGoThoseOfGoneOnesStay) {
   SyntheticNetwork network(4);
-  for (int i = 0; i < 3; ++i) network.add_site({.x_ms = 5.0 * i, .up_mbit_s = 30}, 1);
+  add_homes(network, 3);
   LinkWorld world(network);
   world.run_s(60);
   ASSERT_EQ(world.store().links()->size(), 6u);
