@@ -256,7 +256,10 @@ void Core::on_report(const std::string& peer, const proto::WorkerReport& report)
   const auto translated = event_of(peer, report, event.value());
   if (!translated) return;
   apply(*translated);
-  log_steps(peer, report, event.value());
+  const Job* job = reporting(peer, report);
+  if (job == nullptr) return;
+  log_steps(*job, report, event.value());
+  learn_links(*job, report, event.value());
 }
 
 StepLog* Core::step_log(const std::string& id) {
@@ -283,17 +286,20 @@ StepLog* Core::step_log(const std::string& id) {
 }
 
 // Only what the coordinator would believe: the stage's holder, this epoch, a running job.
-void Core::log_steps(const std::string& peer, const proto::WorkerReport& report,
-                     const job::WorkerEvent& event) {
+const Job* Core::reporting(const std::string& peer, const proto::WorkerReport& report) const {
   const auto found = state_.jobs.find(report.job());
-  if (found == state_.jobs.end()) return;
+  if (found == state_.jobs.end()) return nullptr;
   const Job& job = found->second;
   const size_t stage = static_cast<size_t>(report.stage());
-  if (job.epoch != report.epoch() || job.phase != JobPhase::kRunning || report.stage() < 0 ||
-      stage >= job.stages.size() || job.stages[stage].peer != peer || event.step < 0 ||
-      event.step > job.steps) {
-    return;
-  }
+  const bool holds = job.epoch == report.epoch() && job.phase == JobPhase::kRunning &&
+                     report.stage() >= 0 && stage < job.stages.size() &&
+                     job.stages[stage].peer == peer;
+  return holds ? &job : nullptr;
+}
+
+void Core::log_steps(const Job& job, const proto::WorkerReport& report,
+                     const job::WorkerEvent& event) {
+  if (event.step < 0 || event.step > job.steps) return;
   StepLog* log = step_log(job.id);
   if (log == nullptr) return;
   if (event.kind == job::WorkerEventKind::kStep) {

@@ -20,6 +20,7 @@
 #include "broker/step_log.h"
 #include "broker/store/store.h"
 #include "broker/submission.h"
+#include "broker/work_traffic.h"
 #include "net/blob/blob_store.h"
 #include "net/proto/control.pb.h"
 
@@ -111,8 +112,11 @@ class Core {
   void on_probe(const std::string& peer, const proto::ProbeReport& report);
   void on_logs(const std::string& peer, const proto::LogLines& logs);
   void on_blobs(const std::string& peer, const proto::HaveBlobs& have);
-  void log_steps(const std::string& peer, const proto::WorkerReport& report,
-                 const job::WorkerEvent& event);
+  const Job* reporting(const std::string& peer, const proto::WorkerReport& report) const;
+  void log_steps(const Job& job, const proto::WorkerReport& report, const job::WorkerEvent& event);
+  void learn_links(const Job& job, const proto::WorkerReport& report,
+                   const job::WorkerEvent& event);
+  WorkTraffic* work_traffic(const Job& job);
   StepLog* step_log(const std::string& job);
   void flush_steps(const std::string& job, StepLog& log, bool all);
   static constexpr int32_t kMessageTtlMs = 60000;
@@ -145,6 +149,11 @@ class Core {
     StepLog log;
   };
   std::map<std::string, RunLog> step_logs_;
+  struct RunTraffic {
+    uint32_t epoch = 0;
+    WorkTraffic told;
+  };
+  std::map<std::string, RunTraffic> work_traffic_;
   std::vector<std::pair<int64_t, std::string>> revocations_;  // when, curve key
   LogLimit wrong_messages_;                                   // of all peers
 };

@@ -255,12 +255,14 @@ void EffectRunner::act(const EraseJob& effect) {
   core_.loaded_.erase(effect.job);
   core_.known_jobs_.erase(effect.job);
   core_.step_logs_.erase(effect.job);
+  core_.work_traffic_.erase(effect.job);
   if (core_.news_) core_.news_(effect.job);
 }
 
 void EffectRunner::act(const PersistJob& effect) {
   const auto found = core_.state_.jobs.find(effect.job);
   if (found == core_.state_.jobs.end() || !ended(found->second.phase)) return;
+  core_.work_traffic_.erase(effect.job);
   const auto log = core_.step_logs_.find(effect.job);
   if (log == core_.step_logs_.end()) return;
   core_.flush_steps(effect.job, log->second.log, true);

@@ -24,8 +24,12 @@ const char* outcome_name(ProbeResult::Outcome outcome) {
 
 LinkPeer link_peer(const Peer& peer) {
   const Capabilities& c = peer.capabilities;
-  return {peer.id, c.advertise_host, usable(peer), peer.assignment.has_value(),
-          peer.phase != PeerPhase::kGone && c.blob_port != 0 && !c.advertise_host.empty()};
+  return {peer.id,
+          c.advertise_host,
+          usable(peer),
+          peer.assignment.has_value(),
+          peer.phase != PeerPhase::kGone && c.blob_port != 0 && !c.advertise_host.empty(),
+          peer.assignment ? peer.assignment->job : ""};
 }
 
 }  // namespace
@@ -42,10 +46,10 @@ void LinkKeeper::follow(const State& state) {
 }
 
 Status LinkKeeper::load(const State& state, int64_t now_ms) {
-  if (!on_) return {};
   // An answer to the broker that ran before must not be taken for one to this.
   LinkOptions options;
   options.first_task = (static_cast<uint64_t>(now_ms) << 20) + 1;
+  if (!asks_) options.max_running = 0;
   book_ = LinkBook(options);
   follow(state);
   WEFT_TRY_STATUS(store_.remove_links_before(now_ms - options.max_age_ms));
@@ -61,7 +65,7 @@ Status LinkKeeper::load(const State& state, int64_t now_ms) {
 }
 
 Status LinkKeeper::tick(const State& state, int64_t now_ms, const Send& send) {
-  if (!on_ || !book_.due(now_ms)) return {};
+  if (!book_.due(now_ms)) return {};
   follow(state);  // no more often: of ten thousand peers it takes a while, and some always change
   for (const ProbeTask& task : book_.next(now_ms)) {
     auto probe = probe_message(task, state.peers);
@@ -82,20 +86,34 @@ Status LinkKeeper::tick(const State& state, int64_t now_ms, const Send& send) {
 }
 
 bool LinkKeeper::awaited(const std::vector<const Peer*>& peers) const {
-  if (!on_) return false;
   std::vector<LinkPeer> asked;
   for (const Peer* peer : peers) asked.push_back(link_peer(*peer));
   return book_.awaited(asked);
 }
 
 Status LinkKeeper::add(const std::string& peer, const ProbeResult& result, int64_t now_ms) {
-  if (!on_) return {};
   const auto changed = book_.add(peer, result, now_ms);
   const bool refused = result.outcome == ProbeResult::Outcome::kMeasured && changed.empty();
   probe_.probe_answered(refused ? "refused" : outcome_name(result.outcome));
-  if (changed.empty()) return {};
+  return store_ways(changed, now_ms);
+}
+
+Status LinkKeeper::add_traffic(const State& state, const std::vector<CarriedWay>& ways,
+                               int64_t now_ms) {
+  std::vector<LinkKey> changed;
+  for (const auto& [way, carried] : ways) {
+    if (!book_.knows(way.first) || !book_.knows(way.second)) follow(state);  // came a moment ago
+    if (book_.add_traffic(way, carried, now_ms)) changed.push_back(way);
+  }
+  probe_.traffic_told(ways.empty() ? "refused" : changed.empty() ? "known" : "news");
+  probe_.links_known(book_.directions());
+  return store_ways(changed, now_ms);
+}
+
+Status LinkKeeper::store_ways(const std::vector<LinkKey>& ways, int64_t now_ms) {
+  if (ways.empty()) return {};
   return store_.batch([&]() -> Status {
-    for (const LinkKey& way : changed) {
+    for (const LinkKey& way : ways) {
       WEFT_TRY_STATUS(store_.put_link({way.first, way.second, now_ms, book_.row(way)}));
     }
     return {};

@@ -1,8 +1,10 @@
 // LinkKeeper: the book of links (links/link_book.h) inside the broker. It follows the peers of the
 // state, sends what the book wants measured, believes answers within bounds, and stores a row for
-// each direction, so that a restart forgets nothing. All calls on the broker's loop.
+// each direction, so that a restart forgets nothing. What the messages of running jobs say of a way
+// counts, too. All calls on the broker's loop.
 //
-// Switched off it holds nothing, asks for nothing and stores nothing; rows stay as they are.
+// Switched off it asks for nothing; what work tells counts, and what was known before while it is
+// not too old.
 #pragma once
 
 #include <functional>
@@ -13,15 +15,15 @@
 #include "broker/links/link_book.h"
 #include "broker/probe.h"
 #include "broker/store/store.h"
+#include "broker/work_traffic.h"
 #include "net/proto/control.pb.h"
 
 namespace weft::broker {
 
 class LinkKeeper {
  public:
-  // Store and metrics outlive it.
-  LinkKeeper(Store& store, Probe& probe, bool enabled)
-      : store_(store), probe_(probe), on_(enabled) {}
+  // Store and metrics outlive it. asks: peers are asked to measure.
+  LinkKeeper(Store& store, Probe& probe, bool asks) : store_(store), probe_(probe), asks_(asks) {}
 
   // Once, after the peers were loaded. A row that cannot be read is measured again.
   Status load(const State& state, int64_t now_ms);
@@ -30,6 +32,8 @@ class LinkKeeper {
   Status tick(const State& state, int64_t now_ms, const Send& send);
   // What a peer answered; what nobody asked it for changes nothing. An error is the store's.
   Status add(const std::string& peer, const ProbeResult& result, int64_t now_ms);
+  // What real work says of some ways. An error is the store's.
+  Status add_traffic(const State& state, const std::vector<CarriedWay>& ways, int64_t now_ms);
 
   // For the planner.
   PlannerWays ways(const std::vector<std::string>& ids) const {
@@ -43,10 +47,11 @@ class LinkKeeper {
 
  private:
   void follow(const State& state);
+  Status store_ways(const std::vector<LinkKey>& ways, int64_t now_ms);
 
   Store& store_;
   Probe& probe_;
-  bool on_;
+  bool asks_;
   LinkBook book_;
   uint64_t followed_version_ = 0;  // of the state
   size_t followed_peers_ = 0;

@@ -35,6 +35,10 @@ Probe::Probe()
           counter(registry_, "weft_probes_sent_total", "Measurements of links asked for").Add({})),
       probe_results_(counter(registry_, "weft_probe_results_total",
                              "Answers to them, by outcome; refused: not believed")),
+      traffic_(
+          counter(registry_, "weft_traffic_reports_total",
+                  "What workers said of links their messages crossed, by outcome; refused: not "
+                  "believed, or too often")),
       links_(prometheus::BuildGauge()
                  .Name("weft_links_known")
                  .Help("Directions between two peers that were measured")
@@ -79,6 +83,9 @@ void Probe::probe_sent() {
 }
 void Probe::probe_answered(const char* outcome) {
   probe_results_.Add({{"outcome", outcome}}).Increment();
+}
+void Probe::traffic_told(const char* outcome) {
+  traffic_.Add({{"outcome", outcome}}).Increment();
 }
 void Probe::links_known(size_t directions) {
   links_.Set(static_cast<double>(directions));

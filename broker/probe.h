@@ -26,6 +26,7 @@ class Probe {
   void store_failed();
   void probe_sent();
   void probe_answered(const char* outcome);
+  void traffic_told(const char* outcome);
   void links_known(size_t directions);  // measured themselves
   void loop_took(double seconds);       // one event, applied and stored
 
@@ -47,6 +48,7 @@ class Probe {
   prometheus::Counter& store_failures_;
   prometheus::Counter& probes_;
   prometheus::Family<prometheus::Counter>& probe_results_;
+  prometheus::Family<prometheus::Counter>& traffic_;
   prometheus::Gauge& links_;
   prometheus::Counter& loop_seconds_;
   prometheus::Counter& loop_events_;

@@ -70,12 +70,26 @@ void TrainingLoop::report_step(double seconds) {
   event.samples = options_.spec.spec.train.batch;
   event.tokens = event.samples * options_.batch.sequence;
   event.peak_memory_bytes = peak_memory_bytes(options_.spec.device);
-  for (const auto& [edge, bytes] : endpoint_.stats().bytes_sent) {
+  const net::EndpointStats stats = endpoint_.stats();
+  for (const auto& [edge, bytes] : stats.bytes_sent) {
     int64_t& before = sent_bytes_[edge];
     event.edge_bytes[static_cast<int32_t>(edge)] = bytes - before;
     before = bytes;
   }
+  add_traffic(stats, event);
   events_(event);
+}
+
+void TrainingLoop::add_traffic(const net::EndpointStats& stats, job::WorkerEvent& event) {
+  const double now = monotonic_seconds();
+  if (now - told_s_ < kTellTrafficS) return;
+  for (const auto& [stage, carried] : stats.carried) {
+    int64_t& told = told_runs_[stage];
+    if (carried.runs == told || carried.bytes_s <= 0) continue;
+    told = carried.runs;
+    event.traffic.push_back({stage, carried.bytes_s, carried.round_trip_s});
+    told_s_ = now;
+  }
 }
 
 Status TrainingLoop::train_step() {

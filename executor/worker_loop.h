@@ -37,6 +37,8 @@ class TrainingLoop {
  public:
   // Shards of this stage that may wait for their upload when the next is written.
   static constexpr size_t kMaxStoredShards = 2;
+  // Rates of links are told no more often: they are of a minute.
+  static constexpr double kTellTrafficS = 5;
 
   TrainingLoop(LoopOptions options, StageRuntime& runtime, net::Endpoint& endpoint,
                WorkerControl& control, EventSink events);
@@ -54,6 +56,7 @@ class TrainingLoop {
   Status await_uploads();
   Status drive();  // the pass begun last, to its end
   void report_step(double seconds);
+  void add_traffic(const net::EndpointStats& stats, job::WorkerEvent& event);
 
   LoopOptions options_;
   StageRuntime& runtime_;
@@ -64,6 +67,8 @@ class TrainingLoop {
   std::string shard_path_;
   std::vector<os::Path> stored_;  // shards written here and, as last seen, not uploaded yet
   std::map<uint32_t, int64_t> sent_bytes_;  // as of the last report
+  std::map<int32_t, int64_t> told_runs_;    // of each neighbour's, as of when it was told
+  double told_s_ = -kTellTrafficS;
 };
 
 }  // namespace weft::executor

@@ -136,6 +136,22 @@ void read_edge_bytes(JsonReader& reader, std::map<int32_t, int64_t>& out) {
   }
 }
 
+// Whether the numbers can be is for who believes them to judge.
+void read_traffic(JsonReader& reader, std::vector<LinkTraffic>& out) {
+  const json* links = reader.array("traffic");
+  if (links == nullptr) return;
+  for (const json& entry : *links) {
+    LinkTraffic link;
+    JsonReader inner(entry, "event.traffic[]");
+    inner.require("stage");
+    inner.integer("stage", link.stage, 0);
+    inner.number("bytes_s", link.bytes_s);
+    inner.number("round_trip_s", link.round_trip_s);
+    if (!inner.ok()) return reader.fail(inner.status().error());
+    out.push_back(link);
+  }
+}
+
 }  // namespace
 
 json worker_spec_to_json(const WorkerSpec& spec) {
@@ -186,6 +202,12 @@ Result<WorkerSpec> worker_spec_from_json(const json& value) {
 json event_to_json(const WorkerEvent& event) {
   json edges = json::object();
   for (const auto& [edge, bytes] : event.edge_bytes) edges[std::to_string(edge)] = bytes;
+  json traffic = json::array();
+  for (const LinkTraffic& link : event.traffic) {
+    traffic.push_back({{"stage", link.stage},
+                       {"bytes_s", number_to_json(link.bytes_s)},
+                       {"round_trip_s", number_to_json(link.round_trip_s)}});
+  }
   const char* type = "alive";
   for (const auto& [name, kind] : kEventNames) {
     if (kind == event.kind) type = name;
@@ -204,6 +226,7 @@ json event_to_json(const WorkerEvent& event) {
           {"tokens", event.tokens},
           {"peak_memory_bytes", event.peak_memory_bytes},
           {"edge_bytes", std::move(edges)},
+          {"traffic", std::move(traffic)},
           {"path", event.path},
           {"error_code", event.error_code},
           {"message", event.message},
@@ -238,6 +261,7 @@ Result<WorkerEvent> event_from_json(const json& value) {
   reader.integer("tokens", event.tokens, 0);
   reader.integer("peak_memory_bytes", event.peak_memory_bytes, 0);
   read_edge_bytes(reader, event.edge_bytes);
+  read_traffic(reader, event.traffic);
   reader.text("path", event.path);
   reader.text("error_code", event.error_code);
   reader.text("message", event.message);

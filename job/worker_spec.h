@@ -75,11 +75,18 @@ enum class WorkerEventKind {
   kListening,   // port
   kReady,       // links up, weights loaded
   kAlive,       // once a second, from the I/O thread: seconds since the compute thread last moved
-  kStep,        // step done: loss (loss stage), tokens, busy share, bytes per edge
+  kStep,        // step done: loss (loss stage), tokens, busy share, bytes per edge, rates of links
   kEval,        // evaluation done (loss stage): step, loss
   kCheckpoint,  // a shard is written: step, path
   kFinished,    // all steps done, final shard reported
   kFailed,      // error
+};
+
+// What the messages to a neighbour stage say of the way there (net/endpoint.h, CarriedTraffic).
+struct LinkTraffic {
+  int32_t stage = 0;
+  double bytes_s = 0, round_trip_s = 0;  // at least; the shortest; 0: unknown
+  bool operator==(const LinkTraffic&) const = default;
 };
 
 struct WorkerEvent {
@@ -97,6 +104,7 @@ struct WorkerEvent {
   int64_t tokens = 0;
   int64_t peak_memory_bytes = 0;
   std::map<int32_t, int64_t> edge_bytes;  // edge id -> bytes sent this step
+  std::vector<LinkTraffic> traffic;       // with a step, now and then: what is new
   std::string path;                       // of a checkpoint shard
   std::string error_code, message, next;  // of a failure
 };

@@ -15,10 +15,19 @@
 
 namespace weft::net {
 
+// What the messages to one stage say of the way there (net/frame/run_meter.h).
+struct CarriedTraffic {
+  double bytes_s = 0;       // it was carried at, at least; 0: unknown of late
+  double round_trip_s = 0;  // the shortest of late, from this process to that and back; 0: unknown
+  int64_t runs = 0;         // of messages that were measured since the beginning
+  bool operator==(const CarriedTraffic&) const = default;
+};
+
 struct EndpointStats {
   std::map<uint32_t, int64_t> bytes_sent;  // by edge, forward and backward messages; wire bytes
   int64_t reconnects = 0;
   int64_t resent = 0;
+  std::map<int32_t, CarriedTraffic> carried;  // by stage, where something was measured
 };
 
 class Endpoint {

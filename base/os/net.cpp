@@ -65,8 +65,11 @@ std::optional<TcpProgress> tcp_progress(int socket) {
     return std::nullopt;
   }
   const uint64_t out_of_order = uint64_t{info.tcpi_sacked} * info.tcpi_snd_mss;
+  // Of a system that does not tell it the field is not filled; before the first there is none.
+  const bool told = size >= offsetof(tcp_info, tcpi_min_rtt) + sizeof info.tcpi_min_rtt &&
+                    info.tcpi_min_rtt != ~uint32_t{0};
   return TcpProgress{info.tcpi_bytes_acked + out_of_order, info.tcpi_rtt / 1000.0,
-                     info.tcpi_total_retrans};
+                     told ? info.tcpi_min_rtt / 1000.0 : 0, info.tcpi_total_retrans};
 }
 
 }  // namespace weft::os

@@ -23,6 +23,7 @@ struct TcpProgress {
   // their segments.
   uint64_t acknowledged = 0;
   double round_trip_ms = 0;    // smoothed
+  double shortest_ms = 0;      // round trip, of the last minutes; 0: unknown
   uint64_t retransmitted = 0;  // segments
 };
 std::optional<TcpProgress> tcp_progress(int socket);

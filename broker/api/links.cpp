@@ -16,6 +16,10 @@ Json known(double mbit_s) {
   return mbit_s > 0 ? Json(mbit_s) : Json(nullptr);
 }
 
+const char* known_by(const LinkEstimate& link) {
+  return link.carried ? "work" : link.measured ? "probe" : "inference";
+}
+
 Json link_json(const LinkEstimate& link) {
   return {{"from", link.from},
           {"to", link.to},
@@ -24,6 +28,7 @@ Json link_json(const LinkEstimate& link) {
           {"latency_high_ms", link.latency_high_ms},
           {"bandwidth_mbit_s", known(link.bandwidth_mbit_s)},
           {"measured", link.measured},
+          {"known_by", known_by(link)},
           {"path", path_class_name(link.path)},
           {"time_ms", link.measured ? Json(link.time_ms) : Json(nullptr)}};
 }

@@ -35,7 +35,10 @@ class Inference {
       return false;
     }
     const double bytes_s = link.measured ? way->bytes_s : infer_rate(a, b);
-    if (link.measured) link.time_ms = way->time_ms;
+    if (link.measured) {
+      link.time_ms = way->time_ms;
+      link.carried = way->carried;
+    }
     link.bandwidth_mbit_s = mbit_s(bytes_s);
     link.path = path_of(a, b, way != nullptr);
     return true;

@@ -18,6 +18,7 @@ struct LinkEstimate {
   double bandwidth_mbit_s = 0;                     // of one flow; 0: unknown
   PathClass path = PathClass::kUnknown;
   bool measured = false;  // itself; else inferred
+  bool carried = false;   // its rate is that of real work
   int64_t time_ms = 0;    // of the measurement; inferred: 0
 };
 

@@ -67,9 +67,10 @@ std::vector<ProbeTask> LinkBook::next(int64_t now_ms) {
     const Running lost = it->second;
     it = running_.erase(it);
     failed(lost.task, silence, now_ms);
-    rest(lost.task, lost.task.max_ms, now_ms);
+    rest(lost, lost.task.max_ms, now_ms);
   }
   forget_old(now_ms);
+  std::erase_if(job_rest_until_ms_, [&](const auto& rest) { return rest.second <= now_ms; });
   return ProbePlan(*this, now_ms).make();
 }
 
@@ -91,7 +92,7 @@ std::vector<LinkKey> LinkBook::add(const std::string& prober, const ProbeResult&
   if (found == running_.end() || found->second.task.prober != prober) return {};
   const Running run = std::move(found->second);
   running_.erase(found);
-  rest(run.task, now_ms - run.since_ms, now_ms);
+  rest(run, now_ms - run.since_ms, now_ms);
   if (result.outcome == ProbeResult::Outcome::kMeasured) {
     auto changed = measured(run.task, result, now_ms);
     if (!changed.empty()) return changed;
@@ -102,13 +103,14 @@ std::vector<LinkKey> LinkBook::add(const std::string& prober, const ProbeResult&
 
 // After a probe the lines that work shares rest. The time is the book's own: who is probed cannot
 // shorten it.
-void LinkBook::rest(const ProbeTask& task, int64_t took_ms, int64_t now_ms) {
+void LinkBook::rest(const Running& run, int64_t took_ms, int64_t now_ms) {
   const double factor = 1 / std::max(options_.busy_share, 1e-6) - 1;
   const auto until =
       now_ms +
       static_cast<int64_t>(std::ceil(static_cast<double>(std::max<int64_t>(took_ms, 1)) * factor));
-  rest_until_ms_[task.prober] = until;
-  for (const std::string& target : task.targets) rest_until_ms_[target] = until;
+  rest_until_ms_[run.task.prober] = until;
+  for (const std::string& target : run.task.targets) rest_until_ms_[target] = until;
+  for (const std::string& job : run.jobs) job_rest_until_ms_[job] = until;
 }
 
 std::vector<LinkKey> LinkBook::measured(const ProbeTask& task, const ProbeResult& result,
@@ -166,9 +168,11 @@ void LinkBook::failed(const ProbeTask& task, const ProbeResult& result, int64_t 
   note(trouble_[task.receive ? LinkKey(target, task.prober) : LinkKey(task.prober, target)]);
 }
 
-bool LinkBook::add_traffic(const LinkKey& way, double bytes_s, int64_t now_ms) {
-  const auto found = records_.find(way);
-  if (found == records_.end() || !found->second.record.add_traffic(bytes_s, now_ms)) {
+bool LinkBook::add_traffic(const LinkKey& way, const Carried& carried, int64_t now_ms) {
+  if (way.first == way.second || !knows(way.first) || !knows(way.second)) return false;
+  const auto [found, fresh] = records_.try_emplace(way);
+  if (!found->second.record.add_traffic(carried, now_ms)) {
+    if (fresh) records_.erase(found);
     return false;
   }
   found->second.fit = found->second.record.fit();
@@ -184,7 +188,7 @@ bool LinkBook::awaited(const std::vector<LinkPeer>& peers) const {
     ids.insert(peer.id);
     dialable = dialable || peer.dialable;
   }
-  if (ids.size() < 2 || !dialable) return false;
+  if (ids.size() < 2 || !dialable || options_.max_running == 0) return false;
   const auto between = [&](const LinkKey& way) {
     return ids.contains(way.first) && ids.contains(way.second);
   };

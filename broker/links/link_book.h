@@ -5,8 +5,9 @@
 // socket, thread or chance; the same calls give the same answers. Results come from strangers:
 // one counts only as the answer of the peer that was asked, within bounds.
 //
-// Peers that run a stage are never probed. A line that such a peer shares (its address or site) is
-// free for probes `busy_share` of the time: after one that took t, none for t (1 / share - 1).
+// Peers that run a stage are never probed. Lines that such peers share (by address or site) are
+// free for probes `busy_share` of the time: after one that took t, none for t (1 / share - 1). That
+// counts for all lines of a job together, since a job waits for whichever of them is disturbed.
 #pragma once
 
 #include <map>
@@ -37,8 +38,8 @@ class LinkBook {
   // The directions of which more is known now, to be stored; none: the result is not believed, or
   // says that there was none.
   std::vector<LinkKey> add(const std::string& prober, const ProbeResult& result, int64_t now_ms);
-  // Real work went from one peer to another at this rate (link_fit.h). True: more is known now.
-  bool add_traffic(const LinkKey& way, double bytes_s, int64_t now_ms);
+  // Real work went from one peer to another (link_fit.h). True: more is known now.
+  bool add_traffic(const LinkKey& way, const Carried& carried, int64_t now_ms);
 
   // Nothing is known of any way between these peers, and a first measurement of one is under way,
   // or comes with the next probes. The book need not have heard of them yet.
@@ -48,6 +49,7 @@ class LinkBook {
   LinkView measured(const std::vector<std::string>& ids) const;
   std::optional<LineView> line(const std::string& peer) const;  // nullopt: nothing is known
   const LinkEntry* find(const LinkKey& way) const;
+  bool knows(const std::string& peer) const { return peers_.contains(peer); }
   size_t directions() const { return records_.size(); }               // measured themselves
   uint64_t probes() const { return next_id_ - options_.first_task; }  // asked for so far
   const LinkOptions& options() const { return options_; }
@@ -61,6 +63,7 @@ class LinkBook {
   struct Running {
     ProbeTask task;
     int64_t since_ms = 0;
+    std::set<std::string> jobs;  // whose lines it disturbs
   };
   // Why a direction is not tried now.
   struct Trouble {
@@ -69,7 +72,7 @@ class LinkBook {
   };
   std::vector<LinkKey> measured(const ProbeTask& task, const ProbeResult& result, int64_t now_ms);
   void failed(const ProbeTask& task, const ProbeResult& result, int64_t now_ms);
-  void rest(const ProbeTask& task, int64_t took_ms, int64_t now_ms);
+  void rest(const Running& run, int64_t took_ms, int64_t now_ms);
   void forget_old(int64_t now_ms);
   const Structure& structure() const;
 
@@ -83,6 +86,7 @@ class LinkBook {
   std::vector<std::string> landmarks_;
   std::map<uint64_t, Running> running_;
   std::map<std::string, int64_t> rest_until_ms_;  // of a peer's line, while work shares it
+  std::map<std::string, int64_t> job_rest_until_ms_;
   uint64_t next_id_;
   int64_t next_ms_ = 0;
   mutable std::optional<Structure> structure_;  // of the records as they are

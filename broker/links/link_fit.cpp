@@ -13,11 +13,16 @@ constexpr double kHalfLifeMs = 30 * 60000;
 constexpr double kRelativeError = 0.05, kJitterS = 0.0005;
 constexpr double kHuber = 1.345;  // 95 % efficient where errors are normal
 constexpr int kRounds = 8;
-constexpr double kNews = 0.05;  // less than that more is noise
+constexpr double kNews = 0.05;             // less than that more is noise
+constexpr int64_t kConfirmMs = 5 * 60000;  // a rate of work is confirmed that often
 
 bool credible(double bytes, double seconds) {
   if (!std::isfinite(bytes) || !std::isfinite(seconds) || bytes <= 0 || seconds <= 0) return false;
   return bytes <= kMaxSampleBytes && bytes / seconds >= kMinRate && bytes / seconds <= kMaxRate;
+}
+
+bool credible_trip(double seconds) {
+  return std::isfinite(seconds) && seconds > 0 && seconds <= kMaxTripS;
 }
 
 struct Weighted {
@@ -40,8 +45,7 @@ double weighted_median(std::vector<Weighted> items) {
 
 bool LinkRecord::add(const ProbedLink& probe, int64_t now_ms) {
   bool any = false;
-  if (std::isfinite(probe.round_trip_s) && probe.round_trip_s > 0 &&
-      probe.round_trip_s <= kMaxTripS) {
+  if (credible_trip(probe.round_trip_s)) {
     trips_.push_back({now_ms, probe.round_trip_s});
     if (trips_.size() > kMaxTrips) trips_.erase(trips_.begin());
     any = true;
@@ -58,11 +62,34 @@ bool LinkRecord::add(const ProbedLink& probe, int64_t now_ms) {
   return any;
 }
 
-bool LinkRecord::add_traffic(double bytes_s, int64_t now_ms) {
-  if (trips_.empty() || !credible(bytes_s, 1)) return false;
-  const double slope = fit()->seconds_per_byte;
-  if (slope > 0 && bytes_s * slope <= 1 + kNews) return false;
-  if (bytes_s <= at_least(now_ms) * (1 + kNews)) return false;
+bool LinkRecord::add_traffic(const Carried& carried, int64_t now_ms) {
+  // A way of which the latency alone is known would be taken for measured.
+  if (empty() && (!credible_trip(carried.round_trip_s) || !credible(carried.bytes_s, 1))) {
+    return false;
+  }
+  const bool trip = add_trip(carried.round_trip_s, now_ms);
+  return add_rate(carried.bytes_s, now_ms) || trip;
+}
+
+bool LinkRecord::add_trip(double seconds, int64_t now_ms) {
+  if (!credible_trip(seconds)) return false;
+  const auto known = latency_s();
+  if (known && seconds >= 2 * *known * (1 - kNews)) return false;
+  trips_.push_back({now_ms, seconds});
+  if (trips_.size() > kMaxTrips) trips_.erase(trips_.begin());
+  return true;
+}
+
+bool LinkRecord::add_rate(double bytes_s, int64_t now_ms) {
+  if (!credible(bytes_s, 1)) return false;
+  const double known = at_least(now_ms);
+  if (std::abs(bytes_s - known) <= kNews * known) {
+    if (now_ms - carried_ms_ < kConfirmMs) return false;
+  } else if (bytes_s < known) {
+    return false;
+  } else if (!samples_.empty() && bytes_s * fit_slope(samples_.back().time_ms) <= 1 + kNews) {
+    return false;
+  }
   carried_bytes_s_ = bytes_s;
   carried_ms_ = now_ms;
   return true;
@@ -93,13 +120,14 @@ std::optional<double> LinkRecord::latency_s() const {
 std::optional<LinkFit> LinkRecord::fit() const {
   const auto latency = latency_s();
   if (!latency) return std::nullopt;
-  LinkFit result{*latency, 0, trips_.back().time_ms};
+  LinkFit result{*latency, 0, trips_.back().time_ms, false};
   if (!samples_.empty()) result.time_ms = std::max(result.time_ms, samples_.back().time_ms);
-  const double least = at_least(result.time_ms);
+  const double least = samples_.empty() ? carried_bytes_s_ : at_least(result.time_ms);
   if (least > 0) result.time_ms = std::max(result.time_ms, carried_ms_);
   result.seconds_per_byte = fit_slope(result.time_ms);
   if (least > 0 && (samples_.empty() || result.seconds_per_byte * least > 1)) {
     result.seconds_per_byte = 1 / least;
+    result.carried = true;
   }
   return result;
 }

@@ -16,6 +16,7 @@ struct LinkFit {
   double latency_s = 0;         // one way: half of the shortest round trip
   double seconds_per_byte = 0;  // 0: unknown
   int64_t time_ms = 0;          // of the newest measurement
+  bool carried = false;         // the rate is that of real work
 };
 
 class LinkRecord {
@@ -26,8 +27,10 @@ class LinkRecord {
   bool add(const ProbedLink& probe, int64_t now_ms);
   // Real work was carried at this rate, among whatever else shared the way at that moment: it
   // carries that much AT LEAST, and half of a shared line is not the link. So it raises what probes
-  // say, never lowers it, and counts for half an hour. False: it says nothing new.
-  bool add_traffic(double bytes_s, int64_t now_ms);
+  // say, never lowers it, and counts against later ones for half an hour since it was last
+  // confirmed; of a way that was never probed it is the rate. A round trip can only be measured too
+  // long: it counts where it is shorter than those of probes. False: nothing of it is news.
+  bool add_traffic(const Carried& carried, int64_t now_ms);
   void forget_before(int64_t time_ms);
 
   // Least squares of the seconds over the sizes with the latency fixed, relative errors, outliers
@@ -50,6 +53,8 @@ class LinkRecord {
   };
   std::optional<double> latency_s() const;
   void add_sample(Sample sample);
+  bool add_trip(double seconds, int64_t now_ms);
+  bool add_rate(double bytes_s, int64_t now_ms);
   double at_least(int64_t now_ms) const;  // bytes a second; 0: nothing of late
   double fit_slope(int64_t time_ms) const;
 

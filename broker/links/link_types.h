@@ -13,6 +13,7 @@ struct LinkPeer {
   bool idle = false;      // may be probed and may probe
   bool busy = false;      // runs a stage: its line is somebody's work
   bool dialable = false;  // has a port that others can try
+  std::string job;        // that a busy one works for
 };
 
 // One message to one peer: measure the ways to these targets, in one direction.
@@ -59,6 +60,12 @@ constexpr const char* path_class_name(PathClass path) {
   }
 }
 
+// What the messages of real work say of a way.
+struct Carried {
+  double bytes_s = 0;       // it was carried at, at least; 0: unknown
+  double round_trip_s = 0;  // the shortest; 0: unknown
+};
+
 struct LinkOptions {
   size_t landmarks = 4;   // peers that everybody is measured against
   size_t neighbours = 2;  // probes of a peer with others that may stand beside it
@@ -70,12 +77,12 @@ struct LinkOptions {
   int64_t retry_ms = 60000;       // after a failure, twice as long each time up to refresh_ms
   int64_t busy_retry_ms = 15000;  // after "not now"
   int64_t task_ms = 30000;        // without an answer it is given up
-  size_t max_running = 64;
-  uint64_t first_task = 1;  // number of the first
+  size_t max_running = 64;        // 0: nobody is asked
+  uint64_t first_task = 1;        // number of the first
   uint64_t max_bytes = uint64_t{4} << 20;
   int64_t max_ms = 8000;
   // Where a line is also that of a peer which runs a stage: the share of the time that probes may
-  // take there, and how much at once.
+  // take on all lines of its job together, and how much at once.
   double busy_share = 0.01;
   uint64_t busy_max_bytes = uint64_t{256} << 10;
   int64_t busy_max_ms = 500;

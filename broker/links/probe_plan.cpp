@@ -23,6 +23,7 @@ ProbePlan::ProbePlan(LinkBook& book, int64_t now_ms)
     for (const std::string& target : run.task.targets) {
       if (const auto found = s_.find(target)) occupy(*found);
     }
+    taken_jobs_.insert(run.jobs.begin(), run.jobs.end());
   }
 }
 
@@ -68,20 +69,35 @@ int64_t ProbePlan::rested_ms(size_t site) const {
   return until;
 }
 
+bool ProbePlan::may_disturb(size_t site, std::set<std::string>& jobs) const {
+  if (now_ms_ < rested_ms(site)) return false;
+  for (const size_t member : s_.members(site)) {
+    const LinkPeer& peer = s_.peer(member);
+    if (!peer.busy || peer.job.empty()) continue;
+    const auto rest = book_.job_rest_until_ms_.find(peer.job);
+    if (rest != book_.job_rest_until_ms_.end() && now_ms_ < rest->second) return false;
+    if (taken_jobs_.contains(peer.job)) return false;
+    jobs.insert(peer.job);
+  }
+  return true;
+}
+
 bool ProbePlan::start(std::vector<size_t> peers, ProbeTask task) {
   if (full() || (!book_.running_.empty() && strangers())) return false;
   task.max_bytes = options_.max_bytes;
   task.max_ms = options_.max_ms;
+  std::set<std::string> jobs;
   for (const size_t peer : peers) {
     if (!free(peer)) return false;
     if (!site_works(s_.site_of(peer))) continue;
-    if (now_ms_ < rested_ms(s_.site_of(peer))) return false;
+    if (!may_disturb(s_.site_of(peer), jobs)) return false;
     task.max_bytes = options_.busy_max_bytes;
     task.max_ms = options_.busy_max_ms;
   }
   for (const size_t peer : peers) occupy(peer);
   task.id = book_.next_id_++;
-  book_.running_.emplace(task.id, LinkBook::Running{task, now_ms_});
+  taken_jobs_.insert(jobs.begin(), jobs.end());
+  book_.running_.emplace(task.id, LinkBook::Running{task, now_ms_, std::move(jobs)});
   tasks_.push_back(std::move(task));
   return true;
 }

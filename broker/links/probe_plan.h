@@ -46,6 +46,8 @@ class ProbePlan {
   // probe at a time. Of many, whom sites tell apart soon, several go on.
   bool strangers() const;
   bool site_works(size_t site) const;
+  // Whether probes may disturb work beside the site now; the jobs whose lines they would.
+  bool may_disturb(size_t site, std::set<std::string>& jobs) const;
   int64_t rested_ms(size_t site) const;
 
   LinkBook& book_;
@@ -54,6 +56,7 @@ class ProbePlan {
   const Structure& s_;
   std::vector<size_t> landmarks_;
   std::set<size_t> taken_sites_;
+  std::set<std::string> taken_jobs_;  // with a line in a probe
   std::vector<ProbeTask> tasks_;
 };
 

@@ -18,7 +18,8 @@ Structure::Structure(const std::map<std::string, LinkPeer>& peers,
     const auto from = find(key.first), to = find(key.second);
     if (!from || !to || !entry.fit) continue;
     const double slope = entry.fit->seconds_per_byte;
-    out_[*from][*to] = {entry.fit->latency_s, slope > 0 ? 1 / slope : 0, entry.fit->time_ms};
+    out_[*from][*to] = {entry.fit->latency_s, slope > 0 ? 1 / slope : 0, entry.fit->time_ms,
+                        entry.fit->carried};
   }
   // A round trip is the same from both ends: the quieter measurement counts.
   for (size_t a = 0; a < size(); ++a) {

@@ -55,6 +55,7 @@ class Structure {
     double latency_s = 0;  // one way, the shorter of both directions
     double bytes_s = 0;    // 0: not measured
     int64_t time_ms = 0;
+    bool carried = false;  // the rate is that of real work
   };
   // As measured from a to b; nullptr: it was not.
   const Way* way(size_t a, size_t b) const;

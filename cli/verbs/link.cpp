@@ -19,15 +19,20 @@ std::string latency_text(const json& link) {
   return high > low ? fmt::format("{} ({:.4g} to {:.4g})", middle, low, high) : middle;
 }
 
+// Older brokers do not say by what a rate is known.
+const char* known_text(const json& link) {
+  if (!link.value("measured", false)) return "inferred";
+  return link.value("known_by", "") == "work" ? "by work" : "measured";
+}
+
 void print_links(const json& answer) {
   std::vector<std::vector<std::string>> rows = {
       {"FROM", "TO", "LATENCY", "MBIT/S", "KNOWN", "PATH", "AGE"}};
   for (const json& link : answer.at("links")) {
     const json time = link.value("time_ms", json());
     rows.push_back({link.value("from", ""), link.value("to", ""), latency_text(link),
-                    number(link.at("bandwidth_mbit_s"), "{:.4g}"),
-                    link.value("measured", false) ? "measured" : "inferred", link.value("path", ""),
-                    time.is_number() ? ago(time.get<int64_t>()) : "-"});
+                    number(link.at("bandwidth_mbit_s"), "{:.4g}"), known_text(link),
+                    link.value("path", ""), time.is_number() ? ago(time.get<int64_t>()) : "-"});
   }
   print_table(rows);
   for (const json& line : answer.at("lines")) {

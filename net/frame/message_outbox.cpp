@@ -73,12 +73,13 @@ MessageOutbox::NextFrame MessageOutbox::next_frame(std::vector<std::byte>& out,
   transfer.offset += count;
   const bool overtakes = unfinished_.has_value() && !(*unfinished_ == key);
   unfinished_ = key;
-  if (transfer.offset == total) {
+  const bool last = transfer.offset == total;
+  if (last) {
     transfer.state = State::kSent;
     ready_.erase(ready_.begin());
     unfinished_.reset();
   }
-  return {key, body, overtakes};
+  return {key, body, overtakes, last};
 }
 
 void MessageOutbox::release(Transfer& transfer) {

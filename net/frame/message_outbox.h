@@ -33,6 +33,7 @@ class MessageOutbox {
     MessageKey key;  // whose it is
     std::span<const std::byte> body;
     bool overtakes = false;  // goes ahead of a message of which a part is sent
+    bool last = false;       // of its message
   };
   // The next frame of the most urgent message, at most frame_bytes long: appends its head to out;
   // its body stays where the message has it and is valid until any other call. Requires

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "net/frame/run_meter.h"
 
 namespace weft::net {
 namespace {
@@ -75,7 +76,12 @@ struct SimNetwork::Impl {
   double now_ms = 0;
   uint64_t event_count = 0;
   std::map<std::pair<double, uint64_t>, Event> events;  // by time, then order of creation
-  std::map<std::pair<int32_t, int32_t>, double> link_free_ms;
+  // From one stage to another.
+  struct Link {
+    double free_ms = 0;  // when it has sent what it was given
+    RunMeter runs;
+  };
+  std::map<std::pair<int32_t, int32_t>, Link> links;
   std::map<Channel, int32_t> limits;
   std::map<Channel, ChannelState> channels;
   std::vector<std::unique_ptr<SimEndpoint>> endpoints;
@@ -105,11 +111,13 @@ struct SimNetwork::Impl {
     EndpointStats& stats = endpoints[static_cast<size_t>(channel.from)]->stats_;
     const int64_t bytes = kHeaderBytes + static_cast<int64_t>(message.bytes.size());
     stats.bytes_sent[channel.edge] += bytes;
-    double& free_ms = link_free_ms[{channel.from, channel.to}];
-    double sent_ms = std::max(now_ms, free_ms);
+    Link& link = links[{channel.from, channel.to}];
+    double sent_ms = std::max(now_ms, link.free_ms);
+    if (link.free_ms < now_ms) link.runs.lull();
+    link.runs.writes(sent_ms / 1e3, static_cast<uint64_t>(bytes), message.key);
     if (options.bandwidth_mbit_s > 0) {
       sent_ms += static_cast<double>(bytes) * 8e-3 / options.bandwidth_mbit_s;
-      free_ms = sent_ms;
+      link.free_ms = sent_ms;
     }
     double at_ms = sent_ms + options.latency_ms + options.jitter_ms * rng.uniform();
     for (int i = 0; i < kMaxLosses && rng.uniform() < options.loss; ++i) {
@@ -136,6 +144,16 @@ struct SimNetwork::Impl {
     transmit(channel, std::move(next));
   }
 
+  void measure(const Channel& channel, const MessageKey& key) {
+    Link& link = links[{channel.from, channel.to}];
+    if (link.free_ms <= now_ms) link.runs.lull();
+    const double trip_s = 2 * options.latency_ms / 1e3;
+    const double known_s = (now_ms + options.latency_ms) / 1e3;
+    if (!link.runs.acknowledged(key, known_s, trip_s)) return;
+    endpoints[static_cast<size_t>(channel.from)]->stats_.carried[channel.to] = {
+        link.runs.bytes_s(known_s), trip_s, link.runs.runs()};
+  }
+
   bool deliver_next() {
     if (events.empty()) return false;
     auto node = events.extract(events.begin());
@@ -144,6 +162,7 @@ struct SimNetwork::Impl {
     if (event.kind == Event::kCredit) {
       give_credit(event.channel);
     } else {
+      measure(event.channel, event.message.key);
       endpoints[static_cast<size_t>(event.channel.to)]->arrive(std::move(event.message));
     }
     return true;

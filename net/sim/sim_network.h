@@ -2,7 +2,8 @@
 // virtual clock, no sockets and no threads. One seed gives one order of deliveries.
 // Single-threaded: the driver alternates between running stages and deliver_next(). An endpoint's
 // wait() and flush() make deliveries themselves, in virtual time, until what they wait for happens.
-// A credit returns to the sender one latency after the receiver took the message.
+// A credit returns to the sender one latency after the receiver took the message, and so does the
+// acknowledgement by which stats() tell at what rate messages were carried.
 #pragma once
 
 #include <memory>

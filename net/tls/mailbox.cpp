@@ -153,6 +153,11 @@ void Mailbox::count_reconnect(int64_t resent) {
   stats_.resent += resent;
 }
 
+void Mailbox::count_carried(int32_t stage, const CarriedTraffic& carried) {
+  Lock lock(mutex_);
+  stats_.carried[stage] = carried;
+}
+
 bool Mailbox::is_up(int32_t stage) const {
   Lock lock(mutex_);
   return up_.contains(stage);

@@ -46,6 +46,7 @@ class Mailbox {
   void connections(size_t count);
   void count_sent(uint32_t edge, int64_t bytes);
   void count_reconnect(int64_t resent);
+  void count_carried(int32_t stage, const CarriedTraffic& carried);
   std::string trouble(int32_t stage) const;
   bool is_up(int32_t stage) const;
 

@@ -215,6 +215,7 @@ void TlsCore::lost(const ConnectionPtr& connection, const std::string& why) {
   link->connection = nullptr;
   link->inbox.on_disconnected();
   link->outbox.on_disconnected();
+  link->runs.on_disconnected();
   release(*link);
   link->changed.cancel();
   mailbox_.link_trouble(link->stage, why);
@@ -395,7 +396,10 @@ void TlsCore::tick(Link& link, int64_t now) {
   if (connection && connection->active) {
     if (now - connection->last_ping_ms >= options_.ping_interval_ms) {
       connection->last_ping_ms = now;
-      if (connection->control.empty()) connection->push_control(PingFrame{0});
+      if (connection->control.empty()) {
+        connection->ping_s = monotonic_seconds();
+        connection->push_control(PingFrame{++connection->pings});
+      }
     }
     // Half the time is kept for a new connection to prove that only the old one is dead.
     if (now - connection->last_heard_ms > options_.link_timeout_ms / 2) {

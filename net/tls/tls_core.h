@@ -21,6 +21,7 @@
 #include "net/frame/link_rules.h"
 #include "net/frame/message_inbox.h"
 #include "net/frame/message_outbox.h"
+#include "net/frame/run_meter.h"
 #include "net/tls/congestion.h"
 #include "net/tls/mailbox.h"
 #include "net/tls/pacer.h"
@@ -52,6 +53,8 @@ struct Connection {
   Link* link = nullptr;     // once authenticated
   int64_t deadline_ms = 0;  // closed by the watchdog then; 0: none
   int64_t last_heard_ms = 0, last_ping_ms = 0, up_since_ms = 0;
+  uint64_t pings = 0;    // so many asked
+  double ping_s = 0;     // when the last was
   bool active = false;   // hellos exchanged
   bool leaving = false;  // a goodbye is the last frame
   bool closed = false;
@@ -72,6 +75,8 @@ struct Link {
   bool dials = false;
   MessageOutbox outbox;
   MessageInbox inbox;
+  RunMeter runs;
+  ShortestTrip trip;
   ConnectionPtr connection;    // authenticated; at most one
   asio::steady_timer changed;  // cancelled when connection changes
   bool ever_up = false, left = false;
@@ -132,6 +137,7 @@ class TlsCore {
   TlsStream::ErrorCode fill(Connection& connection);
   void count(const MessageKey& key, size_t frame_bytes);
   void pace(Connection& connection);
+  void measure(Connection& connection, const MessageKey& acknowledged);
   Status handle(Connection& connection, DecodedFrame& decoded);
   Status handle_arrival(Connection& connection, Result<MessageInbox::Arrival> arrival);
   void handle_goodbye(Connection& connection, const GoodbyeFrame& goodbye);

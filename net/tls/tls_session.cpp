@@ -267,12 +267,16 @@ Status TlsCore::handle(Connection& connection, DecodedFrame& decoded) {
   }
   if (auto* ack = std::get_if<AckFrame>(&decoded.frame)) {
     status = link.outbox.on_ack(ack->key);
+    measure(connection, ack->key);
   } else if (auto* consumed = std::get_if<ConsumedFrame>(&decoded.frame)) {
     status = link.outbox.on_consumed(consumed->key);
     wake(link);
   } else if (auto* ping = std::get_if<PingFrame>(&decoded.frame)) {
     // A flood of pings is answered one at a time: replies never pile up.
     if (connection.control.empty()) connection.push_control(PongFrame{ping->number});
+  } else if (auto* pong = std::get_if<PongFrame>(&decoded.frame)) {
+    const double now = monotonic_seconds();
+    if (pong->number == connection.pings) link.trip.note(now, now - connection.ping_s);
   } else if (auto* goodbye = std::get_if<GoodbyeFrame>(&decoded.frame)) {
     handle_goodbye(connection, *goodbye);
     return make_error(Code::kCancelled, "the other side said goodbye: " + goodbye->text);
@@ -344,6 +348,7 @@ TlsStream::ErrorCode TlsCore::fill(Connection& connection) {
   MessageOutbox& outbox = connection.link->outbox;
   std::vector<std::byte>& head = connection.head;
   const auto frame = static_cast<size_t>(options_.chunk_bytes);
+  const double now = monotonic_seconds();
   for (size_t room = connection.pacer.write_bytes(); room > 0;) {
     head.clear();
     std::span<const std::byte> body;
@@ -357,6 +362,8 @@ TlsStream::ErrorCode TlsCore::fill(Connection& connection) {
         os::set_unsent_limit(connection.socket().native_handle(), connection.pacer.write_bytes());
       }
       count(next.key, head.size() + body.size());
+      connection.link->runs.writes(now, head.size() + body.size(),
+                                   next.last ? std::optional(next.key) : std::nullopt);
     } else {
       break;
     }
@@ -378,7 +385,9 @@ void TlsCore::count(const MessageKey& key, size_t frame_bytes) {
 
 void TlsCore::pace(Connection& connection) {
   Pacer& pacer = connection.pacer;
-  pacer.note(connection.link->outbox.has_frame());
+  const bool more = connection.link->outbox.has_frame();
+  pacer.note(more);
+  if (!more) connection.link->runs.lull();
   if (!pacer.due(now_ms())) return;
   const int socket = connection.socket().native_handle();
   const auto progress = os::tcp_progress(socket);
@@ -392,6 +401,21 @@ void TlsCore::pace(Connection& connection) {
   log_info("data link to {}: congestion control {}, {} segments sent again so far",
            connection.link->name(), os::set_congestion_control(socket, control),
            progress->retransmitted);
+}
+
+// The kernel's shortest round trip is no longer than the true one, also where a middlebox ends TCP;
+// a pong comes from the other stage, and is late rather than early.
+void TlsCore::measure(Connection& connection, const MessageKey& acknowledged) {
+  Link& link = *connection.link;
+  if (!link.runs.awaits(acknowledged)) return;
+  const double now = monotonic_seconds();
+  const auto progress = os::tcp_progress(connection.socket().native_handle());
+  const double kernel_s = progress ? progress->shortest_ms / 1e3 : 0;
+  if (!link.runs.acknowledged(acknowledged, now, kernel_s)) return;
+  const double trip_s = link.trip.seconds();
+  mailbox_.count_carried(
+      link.stage,
+      {link.runs.bytes_s(now), trip_s > 0 ? std::max(trip_s, kernel_s) : 0, link.runs.runs()});
 }
 
 Task<void> TlsCore::write_loop(ConnectionPtr connection) {

@@ -11,12 +11,13 @@ import harness  # noqa: E402
 class Laboratory:
     def __init__(self, folder, cluster, where):
         self.folder, self.cluster, self.where = folder, cluster, where
+        self.place = {}  # ends by the names of peers that are not called like theirs
 
     def prefix(self, name):
-        return ["ip", "netns", "exec", self.where[name][0]]
+        return ["ip", "netns", "exec", self.where[self.place.get(name, name)][0]]
 
     def address(self, name):
-        return self.where[name][1]
+        return self.where[self.place.get(name, name)][1]
 
     def join(self, *names, waits=False):
         """waits: workers compute one micro-batch some times and then wait as long instead of computing."""
@@ -49,11 +50,12 @@ class Laboratory:
 
 @contextlib.contextmanager
 def laboratory(network, folder, known=True, gflops=None, probe=False):
-    """known: the broker plans with the lines as they are, and with peers of that speed. probe: it has
-    them measured."""
+    """known: the broker plans with the lines as they are, and with peers of that speed; "peers": with their speed
+    alone. probe: it has the lines measured."""
     flags = []
     if known:
-        for name, text in (("peers", network.peers_toml(gflops)), ("links", network.links_csv())):
+        files = {"peers": network.peers_toml(gflops), "links": network.links_csv()}
+        for name, text in files.items() if known is True else [(known, files[known])]:
             path = os.path.join(folder, f"{name}.known")
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)

@@ -51,6 +51,7 @@ TEST_F(ApiLinksTest, EveryDirectionWithWhatIsKnownOfIt) {
     EXPECT_LE(link.at("latency_low_ms"), link.at("latency_ms"));
     EXPECT_LE(link.at("latency_ms"), link.at("latency_high_ms"));
     EXPECT_NEAR(link.at("bandwidth_mbit_s").get<double>(), 20, 4);
+    EXPECT_EQ(link.at("known_by"), link.at("measured").get<bool>() ? "probe" : "inference");
     if (link.at("measured").get<bool>()) {
       EXPECT_GT(link.at("time_ms"), 0);
       EXPECT_NEAR(link.at("latency_ms").get<double>() / network_.latency_ms(from, to), 1, 0.1);

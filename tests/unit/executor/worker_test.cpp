@@ -324,6 +324,43 @@ TEST(WorkerLoop, TheLastMessageMayTakeItsTime) {
   EXPECT_GE(network.now_ms(), 3600 * 1000);
 }
 
+// An endpoint whose links carried something more with each step.
+class BusyEndpoint final : public net::Endpoint {
+ public:
+  Status send(int32_t, net::Message) override { return {}; }
+  std::optional<net::Message> take(const net::MessageKey&) override { return std::nullopt; }
+  Status wait(int32_t) override { return {}; }
+  Status flush(int32_t) override { return {}; }
+  void interrupt() override {}
+  net::EndpointStats stats() const override {
+    net::EndpointStats stats;
+    stats.carried = {{1, {5e6, 0.03, ++runs_}}, {2, {0, 0.04, runs_}}};
+    return stats;
+  }
+
+ private:
+  mutable int64_t runs_ = 0;
+};
+
+TEST(WorkerLoop, TellsAtWhatRateItsMessagesWentButNotWithEveryStep) {
+  BusyEndpoint endpoint;
+  WorkerControl control;
+  IdleRuntime runtime;
+  LoopOptions options = storing_options("weft-traffic");
+  options.spec.spec.train.checkpoint_every = 0;
+  std::vector<job::LinkTraffic> told;
+  size_t steps = 0;
+  const EventSink events = [&](const job::WorkerEvent& event) {
+    steps += event.kind == job::WorkerEventKind::kStep;
+    told.insert(told.end(), event.traffic.begin(), event.traffic.end());
+  };
+  ASSERT_TRUE(TrainingLoop(options, runtime, endpoint, control, events).run().ok());
+  EXPECT_EQ(steps, 6u);
+  ASSERT_EQ(told.size(), 1u)
+      << "six steps take less than five seconds; of stage 2 no rate is known";
+  EXPECT_EQ(told[0], (job::LinkTraffic{1, 5e6, 0.03}));
+}
+
 // An endpoint whose flush ends as told.
 class FlushEndpoint final : public net::Endpoint {
  public:

@@ -136,6 +136,7 @@ TEST(WorkerEventJson, RoundTripsWithNan) {
   event.loss_scale = 1024;
   event.skipped_steps = 2;
   event.edge_bytes = {{0, 10}, {12, int64_t{1} << 40}};
+  event.traffic = {{3, 6.25e6, 0.031}, {0, 1e3, 0}};
   event.message = "bad \xff byte";
   Result<json> line = parse_json(json_line(event_to_json(event)), "line");
   ASSERT_TRUE(line.ok()) << line.error().text();
@@ -147,9 +148,27 @@ TEST(WorkerEventJson, RoundTripsWithNan) {
   EXPECT_EQ(again->loss_scale, 1024);
   EXPECT_EQ(again->skipped_steps, 2);
   EXPECT_EQ(again->edge_bytes, event.edge_bytes);
+  EXPECT_EQ(again->traffic, event.traffic);
   EXPECT_FALSE(event_from_json(json{{"type", "dance"}}).ok());
   EXPECT_FALSE(event_from_json(json{{"type", "step"}, {"edge_bytes", {{"x", 1}}}}).ok());
   EXPECT_FALSE(event_from_json(json{{"step", 1}}).ok());
+}
+
+TEST(WorkerEventJson, TrafficIsReadMemberByMember) {
+  const auto read = [](json traffic) {
+    return event_from_json(json{{"type", "step"}, {"traffic", std::move(traffic)}});
+  };
+  EXPECT_TRUE(event_from_json(json{{"type", "step"}})->traffic.empty()) << "of older workers";
+  const auto told = read({{{"stage", 2}, {"bytes_s", -1e30}, {"round_trip_s", nullptr}}});
+  ASSERT_TRUE(told.ok()) << told.error().text();
+  EXPECT_EQ(told->traffic.at(0).bytes_s, -1e30) << "to be judged by who knows links";
+  EXPECT_TRUE(std::isnan(told->traffic.at(0).round_trip_s));
+  EXPECT_FALSE(read({{{"bytes_s", 1}}}).ok()) << "of no stage";
+  EXPECT_FALSE(read({{{"stage", -1}, {"bytes_s", 1}}}).ok());
+  EXPECT_FALSE(read({{{"stage", 1}, {"bytes_s", "fast"}}}).ok());
+  EXPECT_FALSE(read({5}).ok());
+  EXPECT_FALSE(read({{"stage", 1}}).ok());
+  EXPECT_FALSE(read(json::array_t(100000, {{"stage", 1}})).ok());
 }
 
 TEST(ParseJson, IsBounded) {

@@ -186,7 +186,7 @@ TEST(InferLinks, WhatNobodyCouldMeasureIsAHole) {
   EXPECT_TRUE(find(0, 5).measured && find(5, 0).measured) << "the one that can dial asks for both";
 
   peers[2].idle = false;  // came just now, or works: nothing was measured of a seventh
-  LinkPeer stranger{"stranger", "far", false, false, true};
+  LinkPeer stranger{"stranger", "far", false, false, true, ""};
   peers.push_back(stranger);
   book.set_peers(peers);
   EXPECT_TRUE(book.view({"stranger", peers[0].id}).links.empty());

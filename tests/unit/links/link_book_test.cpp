@@ -38,22 +38,83 @@ TEST(LinkRecord, FitsThroughNoiseAndOutliers) {
 
 TEST(LinkRecord, RealMessagesRefitIt) {
   LinkRecord record;
-  EXPECT_FALSE(record.add_traffic(1e6, 0)) << "the latency is not known yet";
+  EXPECT_FALSE(record.add_traffic({1e6, 0}, 0)) << "the latency is not known yet";
   ASSERT_TRUE(record.add(probed(0.020, 5e6), 0));
   // Others shared the line: it carries half as much now, and as much as ever.
-  EXPECT_FALSE(record.add_traffic(2.5e6, 1000));
+  EXPECT_FALSE(record.add_traffic({2.5e6, 0}, 1000));
   EXPECT_NEAR(record.fit()->seconds_per_byte * 5e6, 1, 1e-9);
+  EXPECT_FALSE(record.fit()->carried);
   // Others shared it while it was probed.
-  ASSERT_TRUE(record.add_traffic(9e6, 2000));
+  ASSERT_TRUE(record.add_traffic({9e6, 0}, 2000));
   EXPECT_NEAR(record.fit()->seconds_per_byte * 9e6, 1, 1e-9);
-  EXPECT_FALSE(record.add_traffic(9.1e6, 2500)) << "nothing new";
-  EXPECT_FALSE(record.add_traffic(std::nan(""), 2500));
-  EXPECT_FALSE(record.add_traffic(1e30, 2500));
+  EXPECT_TRUE(record.fit()->carried);
+  EXPECT_FALSE(record.add_traffic({9.1e6, 0}, 2500)) << "nothing new";
   auto again = LinkRecord::from_json(nlohmann::json::parse(record.to_json().dump()));
   EXPECT_NEAR(again->fit()->seconds_per_byte * 9e6, 1, 1e-9);
   // An hour later a probe counts again.
   ASSERT_TRUE(record.add(probed(0.020, 4e6), 3600000));
   EXPECT_NEAR(record.fit()->seconds_per_byte * 4e6, 1, 0.1);
+}
+
+TEST(LinkRecord, AWayThatWasNeverProbedIsKnownByWork) {
+  LinkRecord record;
+  EXPECT_FALSE(record.add_traffic({0, 0.030}, 0)) << "a latency alone is no measured way";
+  EXPECT_TRUE(record.empty());
+  ASSERT_TRUE(record.add_traffic({6e6, 0.030}, 0));
+  EXPECT_DOUBLE_EQ(record.fit()->latency_s, 0.015);
+  EXPECT_NEAR(record.fit()->seconds_per_byte * 6e6, 1, 1e-9);
+  EXPECT_TRUE(record.fit()->carried);
+  EXPECT_LT(record.probed_ms(), 0) << "to be probed all the same";
+  // Less within half an hour is a shared line; later it is what the line has become.
+  EXPECT_FALSE(record.add_traffic({3e6, 0.030}, 1000));
+  ASSERT_TRUE(record.add_traffic({3e6, 0.030}, 2000000));
+  EXPECT_NEAR(record.fit()->seconds_per_byte * 3e6, 1, 1e-9);
+  // Probes say more than work could show.
+  ASSERT_TRUE(record.add(probed(0.030, 8e6), 2000001));
+  EXPECT_NEAR(record.fit()->seconds_per_byte * 8e6, 1, 1e-9);
+  EXPECT_FALSE(record.fit()->carried);
+}
+
+TEST(LinkRecord, WorkThatGoesOnConfirmsItsRate) {
+  constexpr int64_t kMinute = 60000;
+  for (const bool goes_on : {false, true}) {
+    LinkRecord record;
+    ASSERT_TRUE(record.add(probed(0.020, 5e6), 0));
+    ASSERT_TRUE(record.add_traffic({9e6, 0}, 0));
+    size_t stored = 0;
+    for (int64_t now = 0; goes_on && now < 50 * kMinute; now += 1000) {
+      stored += record.add_traffic({8.8e6, 0}, now);
+    }
+    EXPECT_LE(stored, 10u) << "what is known is not stored again and again";
+    // Half an hour after it was first told: a probe among other flows.
+    ASSERT_TRUE(record.add(probed(0.020, 5e6), 51 * kMinute));
+    EXPECT_NEAR(record.fit()->seconds_per_byte * (goes_on ? 8.8e6 : 5e6), 1, 1e-9);
+  }
+}
+
+TEST(LinkRecord, AShorterRoundTripOfWorkCounts) {
+  LinkRecord record;
+  ASSERT_TRUE(record.add(probed(0.020, 5e6), 0));
+  EXPECT_FALSE(record.add_traffic({0, 0.030}, 1000)) << "that one waited";
+  EXPECT_FALSE(record.add_traffic({0, 0.0199}, 1000)) << "no news";
+  ASSERT_TRUE(record.add_traffic({0, 0.012}, 1000));
+  EXPECT_DOUBLE_EQ(record.fit()->latency_s, 0.006);
+  EXPECT_NEAR(record.fit()->seconds_per_byte * 5e6, 1, 1e-9);
+}
+
+TEST(LinkRecord, ImpossibleTrafficIsLeftOut) {
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  for (const bool known : {false, true}) {
+    LinkRecord record;
+    ASSERT_EQ(known && record.add(probed(0.020, 5e6), 0), known);
+    const auto before = record.to_json();
+    for (const double rate : {nan, inf, -inf, 0.0, -6e6, 1e30}) {
+      for (const double trip : {nan, inf, 0.0, -0.010, 1e9}) {
+        EXPECT_FALSE(record.add_traffic({rate, trip}, 1000)) << rate << " " << trip;
+      }
+    }
+    EXPECT_EQ(record.to_json(), before);
+  }
 }
 
 TEST(LinkRecord, ImpossibleNumbersAreLeftOut) {
@@ -89,7 +150,7 @@ TEST(LinkRecord, SurvivesAsJsonAndAges) {
 std::vector<LinkPeer> peers(std::initializer_list<const char*> names) {
   std::vector<LinkPeer> result;
   for (const char* name : names) {
-    result.push_back({name, std::string("at-") + name, true, false, true});
+    result.push_back({name, std::string("at-") + name, true, false, true, ""});
   }
   return result;
 }
@@ -137,6 +198,27 @@ TEST(LinkBook, FewPeersThatHaveNotMetAreMeasuredOneByOne) {
       EXPECT_EQ(book.find({from, to}) == nullptr, std::string(from) == to) << from << to;
     }
   }
+}
+
+TEST(LinkBook, WorkTellsOfWaysBetweenPeersThatAreHere) {
+  LinkOptions silent;
+  silent.max_running = 0;
+  LinkBook book(silent);
+  book.set_peers(peers({"a", "b", "c"}));
+  EXPECT_TRUE(book.next(0).empty()) << "nobody is asked";
+  EXPECT_FALSE(book.awaited(peers({"a", "b"})));
+  EXPECT_FALSE(book.add_traffic({"a", "a"}, {5e6, 0.02}, 0));
+  EXPECT_FALSE(book.add_traffic({"a", "nobody"}, {5e6, 0.02}, 0));
+  EXPECT_FALSE(book.add_traffic({"a", "b"}, {std::nan(""), 0.02}, 0));
+  EXPECT_EQ(book.directions(), 0u);
+  ASSERT_TRUE(book.add_traffic({"a", "b"}, {5e6, 0.02}, 0));
+  const LinkEstimate link = book.view({"a", "b"}).links.at(0);
+  EXPECT_TRUE(link.measured && link.carried);
+  EXPECT_NEAR(link.bandwidth_mbit_s, 40, 1e-6);
+  LinkBook again(silent);
+  again.set_peers(peers({"a", "b"}));
+  again.restore({"a", "b"}, book.row({"a", "b"}));
+  EXPECT_TRUE(again.view({"a", "b"}).links.at(0).carried);
 }
 
 TEST(LinkBook, FailuresAreTriedAgainLaterAndFromTheOtherEnd) {
@@ -263,6 +345,47 @@ TEST(LinkBook, ProbesDisturbAWorkingPeerAtMostTheStatedShare) {
     }
     EXPECT_GT(probes, 20u);
     EXPECT_LE(double(disturbed_ms), 0.0101 * double(now) + 1000) << seed;
+  }
+}
+
+// A job waits for whichever of its lines is disturbed: what all of them together are, is the share.
+TEST(LinkBook, ProbesDisturbTheLinesOfAJobOneAtATimeAndAtMostTheStatedShare) {
+  SyntheticNetwork network(3);
+  for (int i = 0; i < 6; ++i) network.add_site({.x_ms = 7.0 * i, .up_mbit_s = 20}, 2, true);
+  for (size_t i = 0; i < 12; i += 2) {
+    LinkPeer& worker = network.peers()[i];
+    worker.idle = false;
+    worker.busy = true;
+    worker.job = i < 8 ? "large" : "small";
+  }
+  LinkOptions options;
+  options.refresh_ms = 60000;  // as eager as it gets
+  LinkBook book(options);
+  std::map<std::string, int64_t> disturbed_ms;
+  std::map<std::string, int64_t> free_ms;
+  int64_t now = 0;
+  for (; now < 4 * 3600000; now += 1000) {
+    book.set_peers(network.peers());
+    for (const ProbeTask& task : book.next(now)) {
+      std::set<std::string> jobs;
+      for (const LinkPeer& peer : network.peers()) {
+        const size_t site = network.site_of(peer.id);
+        const bool there = site == network.site_of(task.prober) ||
+                           std::any_of(task.targets.begin(), task.targets.end(),
+                                       [&](const auto& id) { return network.site_of(id) == site; });
+        if (there && peer.busy) jobs.insert(peer.job);
+      }
+      for (const std::string& job : jobs) {
+        EXPECT_GE(now, free_ms[job]) << "two lines of " << job << " at once";
+        disturbed_ms[job] += 700;
+        free_ms[job] = now + 700;
+      }
+      book.add(task.prober, network.answer(task), now + 700);
+    }
+  }
+  for (const char* job : {"large", "small"}) {
+    EXPECT_GT(disturbed_ms[job], 0.003 * double(now)) << job << " is in nobody's way";
+    EXPECT_LE(disturbed_ms[job], 0.0101 * double(now) + 1000) << job;
   }
 }
 

@@ -1,0 +1,76 @@
+#include "net/frame/run_meter.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace weft::net {
+
+void RunMeter::writes(double now_s, uint64_t bytes, const std::optional<MessageKey>& ends) {
+  if (!open_) open_ = Run{now_s, 0, 0, {}};
+  open_->bytes += bytes;
+  if (!ends) return;
+  open_->whole_bytes = open_->bytes;
+  open_->last = *ends;
+  if (now_s - open_->since_s >= kCutS) end_run();
+}
+
+void RunMeter::lull() {
+  if (open_) end_run();
+}
+
+void RunMeter::end_run() {
+  if (open_->whole_bytes > 0) written_.push_back(*open_);
+  open_.reset();
+}
+
+bool RunMeter::awaits(const MessageKey& key) const {
+  return std::any_of(written_.begin(), written_.end(),
+                     [&](const Run& run) { return run.last == key; });
+}
+
+// Messages arrive whole in the order of their last bytes: runs before this one are done, too.
+bool RunMeter::acknowledged(const MessageKey& key, double now_s, double shortest_s) {
+  const auto found = std::find_if(written_.begin(), written_.end(),
+                                  [&](const Run& run) { return run.last == key; });
+  if (found == written_.end()) return false;
+  const Run run = *found;
+  written_.erase(written_.begin(), found + 1);
+  const double seconds = now_s - run.since_s - shortest_s;
+  if (seconds < std::max(kLeastS, shortest_s) || run.whole_bytes < kLeastBytes) return false;
+  carried_.push_back({now_s, static_cast<double>(run.whole_bytes) / seconds});
+  if (carried_.size() > kMaxRuns) carried_.pop_front();
+  ++runs_;
+  return true;
+}
+
+void RunMeter::on_disconnected() {
+  open_.reset();
+  written_.clear();
+}
+
+double RunMeter::bytes_s(double now_s) const {
+  std::vector<double> rates;
+  for (const Carried& run : carried_) {
+    if (now_s - run.time_s <= kMemoryS) rates.push_back(run.bytes_s);
+  }
+  if (rates.size() < kLeastRuns) return 0;
+  const auto quartile = rates.begin() + static_cast<std::ptrdiff_t>(3 * (rates.size() - 1) / 4);
+  std::nth_element(rates.begin(), quartile, rates.end());
+  return *quartile;
+}
+
+void ShortestTrip::note(double now_s, double seconds) {
+  if (now_ == 0 || now_s - since_s_ > kHalfS) {
+    before_ = now_s - since_s_ > 2 * kHalfS ? 0 : now_;
+    now_ = seconds;
+    since_s_ = now_s;
+  }
+  now_ = std::min(now_, seconds);
+}
+
+double ShortestTrip::seconds() const {
+  return before_ == 0 ? now_ : std::min(now_, before_);
+}
+
+}  // namespace weft::net

@@ -1,0 +1,233 @@
+// The meter of runs against a simulated way: a rate, a round trip, delays of every kind; time is a
+// number. And the same over sockets and the simulated network.
+#include "net/frame/run_meter.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+
+#include "net/sim/sim_network.h"
+#include "tests/unit/net/sim_messages.h"
+#include "tests/unit/net/tls_cluster.h"
+
+namespace weft::net {
+namespace {
+
+using testing::make_key;
+using testing::make_message;
+using testing::receive;
+
+constexpr double kWriteBytes = 16384;
+
+// Writes go into a pipe that empties at a rate; a message is acknowledged a round trip after its
+// last byte left the pipe.
+struct SimulatedWay {
+  double rate = 6e6, round_trip_s = 0.03;
+  double buffer_s = 0.01;  // of writes that are ahead of the pipe
+  double now_s = 50, free_s = 0;
+  uint32_t number = 0;
+  RunMeter meter;
+  std::vector<std::pair<MessageKey, double>> under_way;  // and when it is acknowledged
+
+  // Of bytes, one behind the other; the answer comes late by that much.
+  void send(const std::vector<double>& messages, double late_s = 0) {
+    for (const double bytes : messages) {
+      const MessageKey key = make_key(MessageKind::kActivation, 0, 0, 0, number++);
+      for (double left = bytes; left > 0; left -= kWriteBytes) {
+        settle();
+        const double part = std::min(left, kWriteBytes);
+        const bool last = part == left;
+        meter.writes(now_s, static_cast<uint64_t>(part), last ? std::optional(key) : std::nullopt);
+        free_s = std::max(free_s, now_s) + part / rate;
+        now_s = std::max(now_s, free_s - buffer_s);
+      }
+      under_way.emplace_back(key, free_s + round_trip_s + late_s);
+    }
+    meter.lull();
+  }
+  void settle() {
+    while (!under_way.empty() && under_way.front().second <= now_s) {
+      meter.acknowledged(under_way.front().first, under_way.front().second, round_trip_s);
+      under_way.erase(under_way.begin());
+    }
+  }
+  void pause(double seconds) {
+    now_s += seconds;
+    settle();
+  }
+};
+
+TEST(RunMeter, TellsTheRateOfTheWay) {
+  SimulatedWay way;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(way.meter.bytes_s(way.now_s), 0) << "of fewer than three runs";
+    way.send({2e6});
+    way.pause(0.5);
+  }
+  EXPECT_NEAR(way.meter.bytes_s(way.now_s), way.rate, 1e-6 * way.rate);
+  EXPECT_EQ(way.meter.runs(), 3);
+  EXPECT_EQ(way.meter.bytes_s(way.now_s + RunMeter::kMemoryS + 1), 0) << "a minute ago";
+}
+
+// Whatever delays writes, acknowledgements or the pipe: it is never told more than it carries.
+RC_GTEST_PROP(RunMeter, NeverTellsMoreThanTheWayCarries, ()) {
+  SimulatedWay way;
+  way.rate = *rc::gen::inRange(50, 40000) * 1000.0;
+  way.round_trip_s = *rc::gen::inRange(0, 200) / 1e3;
+  const double full = way.rate;
+  for (int i = 0; i < 30; ++i) {
+    std::vector<double> messages(*rc::gen::inRange<size_t>(1, 5));
+    for (double& bytes : messages) bytes = full * *rc::gen::inRange(1, 800) / 1e3;
+    // Others take their part of the line meanwhile.
+    way.rate = full * *rc::gen::inRange(30, 101) / 100;
+    way.send(messages, *rc::gen::inRange(0, 20) / 1e3);
+    way.pause(*rc::gen::inRange(0, 400) / 1e3);
+    RC_ASSERT(way.meter.bytes_s(way.now_s) <= full * (1 + 1e-9));
+  }
+}
+
+// Continuous traffic and single messages with lulls, on lines of homes and of cities.
+RC_GTEST_PROP(RunMeter, IsNearTheRateOfAWayOfItsOwn, ()) {
+  SimulatedWay way;
+  way.rate = *rc::gen::inRange(500, 25000) * 1000.0;
+  way.round_trip_s = *rc::gen::inRange(1, 150) / 1e3;
+  const double seconds = *rc::gen::inRange(300, 1500) / 1e3;
+  const bool lulls = *rc::gen::arbitrary<bool>();
+  for (int i = 0; i < 6; ++i) {
+    way.send(lulls ? std::vector<double>{way.rate * seconds}
+                   : std::vector<double>(10, way.rate * seconds / 5));
+    way.pause(way.round_trip_s + 0.2);
+  }
+  RC_ASSERT(way.meter.bytes_s(way.now_s) > 0.9 * way.rate);
+  RC_ASSERT(way.meter.bytes_s(way.now_s) <= way.rate * (1 + 1e-9));
+}
+
+TEST(RunMeter, OneOfFourMayHaveBeenLucky) {
+  SimulatedWay way;
+  for (int i = 0; i < 16; ++i) {
+    way.rate = i % 4 == 0 ? 20e6 : 6e6;  // a token bucket had saved
+    way.send({6e6});
+    way.pause(1);
+  }
+  EXPECT_NEAR(way.meter.bytes_s(way.now_s), 6e6, 1);
+}
+
+TEST(RunMeter, ALineThatIsSharedMostOfTheTimeIsKnown) {
+  SimulatedWay way;
+  for (int i = 0; i < 16; ++i) {
+    way.rate = i % 3 == 0 ? 6e6 : 2e6;
+    way.send({2e6});
+    way.pause(0.5);
+  }
+  EXPECT_NEAR(way.meter.bytes_s(way.now_s), 6e6, 1);
+}
+
+TEST(RunMeter, WhatIsShortSaysNothing) {
+  SimulatedWay way;
+  for (int i = 0; i < 50; ++i) {
+    way.send({way.rate * 0.9 * RunMeter::kLeastS});
+    way.pause(0.5);
+  }
+  SimulatedWay far;
+  far.round_trip_s = 0.4;
+  for (int i = 0; i < 50; ++i) {
+    far.send({far.rate * 0.35});
+    far.pause(1);
+  }
+  SimulatedWay late;  // a machine that wakes late
+  for (int i = 0; i < 50; ++i) {
+    late.send({60e3}, 0.3);
+    late.pause(1);
+  }
+  EXPECT_EQ(way.meter.runs() + far.meter.runs() + late.meter.runs(), 0);
+}
+
+TEST(RunMeter, ALullBetweenMessagesIsNoPartOfARun) {
+  SimulatedWay way;
+  way.round_trip_s = 0.3;
+  // The next begins before the last is acknowledged.
+  for (int i = 0; i < 8; ++i) {
+    way.send({way.rate * 0.4});
+    way.pause(0.2);
+  }
+  EXPECT_NEAR(way.meter.bytes_s(way.now_s), way.rate, 0.05 * way.rate);
+}
+
+TEST(RunMeter, ALostConnectionEndsItsRuns) {
+  SimulatedWay way;
+  for (int i = 0; i < 5; ++i) {
+    way.send({2e6});
+    way.meter.on_disconnected();
+    way.pause(1);
+  }
+  EXPECT_EQ(way.meter.runs(), 0);
+  for (int i = 0; i < 3; ++i) {
+    way.send({2e6});
+    way.pause(1);
+  }
+  way.meter.on_disconnected();
+  EXPECT_NEAR(way.meter.bytes_s(way.now_s), way.rate, 1) << "what was known stays";
+}
+
+TEST(ShortestTrip, IsOfTheLastMinute) {
+  ShortestTrip trip;
+  EXPECT_EQ(trip.seconds(), 0);
+  for (int s = 100; s < 160; ++s) trip.note(s, s == 110 ? 0.020 : 0.030);
+  EXPECT_EQ(trip.seconds(), 0.020);
+  for (int s = 160; s < 230; ++s) trip.note(s, 0.050);
+  EXPECT_EQ(trip.seconds(), 0.050) << "the way has become longer";
+}
+
+// Messages with lulls in both directions; what both ends know of the way then.
+void exchange(Endpoint& a, Endpoint& b, size_t bytes, uint32_t count) {
+  for (uint32_t m = 0; m < count; ++m) {
+    const auto there = make_key(MessageKind::kActivation, 0, 0, 0, m);
+    const auto back = make_key(MessageKind::kGradient, 1, 0, 0, m);
+    ASSERT_TRUE(a.send(1, make_message(there, bytes)).ok());
+    ASSERT_TRUE(b.send(0, make_message(back, bytes)).ok());
+    ASSERT_TRUE(receive(b, there, bytes));
+    ASSERT_TRUE(receive(a, back, bytes));
+    ASSERT_TRUE(a.flush(10000).ok());
+    ASSERT_TRUE(b.flush(10000).ok());
+  }
+}
+
+// Sockets, TLS, a proxy with the rate of a home's line: TCP's own round trip is the proxy's.
+TEST(CarriedTraffic, IsToldByTheTlsEndpoint) {
+  LinkGateOptions gate;
+  gate.bandwidth_mbit_s = 40;
+  gate.latency_ms = 10;
+  testing::TlsCluster cluster(
+      2, {{0, 0, 1, 2, 2}}, {}, [](TlsEndpointOptions& o) { o.ping_interval_ms = 50; }, &gate);
+  EXPECT_TRUE(cluster.at(0).stats().carried.empty());
+  exchange(cluster.at(0), cluster.at(1), 1500000, 4);
+  for (const int32_t stage : {0, 1}) {
+    const auto carried = cluster.at(stage).stats().carried;
+    ASSERT_EQ(carried.size(), 1u);
+    const CarriedTraffic& way = carried.at(1 - stage);
+    EXPECT_GE(way.runs, 3);
+    EXPECT_LT(way.bytes_s, 1.02 * 5e6);
+    EXPECT_GT(way.bytes_s, 0.7 * 5e6) << "this machine may be busy";
+    EXPECT_GE(way.round_trip_s, 0.020);
+    EXPECT_LT(way.round_trip_s, 0.060);
+  }
+}
+
+TEST(CarriedTraffic, IsToldByTheSimulatedNetwork) {
+  SimOptions options;
+  options.bandwidth_mbit_s = 40;
+  options.latency_ms = 15;
+  options.jitter_ms = 0;
+  SimNetwork network(2, options);
+  exchange(network.endpoint(0), network.endpoint(1), 1500000, 4);
+  for (const int32_t stage : {0, 1}) {
+    const CarriedTraffic way = network.endpoint(stage).stats().carried.at(1 - stage);
+    EXPECT_EQ(way.runs, 4);
+    EXPECT_NEAR(way.bytes_s, 5e6, 1e-3 * 5e6);
+    EXPECT_NEAR(way.round_trip_s, 0.030, 1e-9);
+  }
+}
+
+}  // namespace
+}  // namespace weft::net
