@@ -28,7 +28,7 @@ class WaitingProgram {
 
  private:
   class Wait;
-  // Medians, in seconds.
+  // The least of some runs, in seconds: others on the machine only ever add.
   struct Times {
     double forward = 0, backward = 0, backward_first = 0, backward_rest = 0;
   };

@@ -21,8 +21,9 @@ Result<std::vector<net::EdgeLink>> edge_links(const opdag::Graph& graph,
   std::vector<net::EdgeLink> links;
   for (const opdag::Edge& edge : stages.edges) {
     const job::EdgeCredits& credit = credits.at(static_cast<size_t>(edge.id));
-    links.push_back(
-        {static_cast<uint32_t>(edge.id), edge.from, edge.to, credit.activation, credit.gradient});
+    const auto bytes = static_cast<uint64_t>(std::max<int64_t>(edge.bytes, 0));
+    links.push_back({static_cast<uint32_t>(edge.id), edge.from, edge.to, credit.activation,
+                     credit.gradient, bytes, edge.needs_grad ? bytes : 0});
   }
   WEFT_TRY(const auto eval, opdag::eval_partition(graph, plan.partition, eval_graph));
   const auto eval_credits =
@@ -30,7 +31,8 @@ Result<std::vector<net::EdgeLink>> edge_links(const opdag::Graph& graph,
   for (size_t i = 0; i < eval.links.size(); ++i) {
     const auto& link = eval.links[i];
     if (link.trained) continue;
-    links.push_back({link.wire, link.from, link.to, std::max(eval_credits[i].activation, 1), 1});
+    links.push_back(
+        {link.wire, link.from, link.to, std::max(eval_credits[i].activation, 1), 1, 0, 0});
   }
   return links;
 }

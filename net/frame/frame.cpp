@@ -86,6 +86,8 @@ void write_header(FieldWriter& out, const GoodbyeFrame& f) {
   out.text(f.text.substr(0, kMaxReasonBytes));
 }
 
+void write_header(FieldWriter&, const PaddingFrame&) {}
+
 FrameType type_of(const Frame& frame) {
   return static_cast<FrameType>(frame.index() + 1);
 }
@@ -189,6 +191,8 @@ Result<Frame> read_header(FrameType type, FieldReader& in, std::span<const std::
       return Frame(PongFrame{in.number<uint64_t>()});
     case FrameType::kGoodbye:
       return read_goodbye(in);
+    case FrameType::kPadding:
+      return Frame(PaddingFrame{});
   }
   return make_error(Code::kInternal, "unreachable frame type");
 }
@@ -199,6 +203,7 @@ uint32_t max_body_bytes(FrameType type) {
       return kMaxHelloBytes;
     case FrameType::kMessage:
     case FrameType::kChunk:
+    case FrameType::kPadding:
       return kMaxChunkBytes;
     default:
       return 0;
@@ -269,7 +274,7 @@ Result<Prefix> decode_prefix(std::span<const std::byte> bytes) {
         fmt::format("frame version {}, this program speaks {}", version, kFrameVersion),
         "run the same version of weft on every peer");
   }
-  if (type < 1 || type > static_cast<uint8_t>(FrameType::kGoodbye)) {
+  if (type < 1 || type > static_cast<uint8_t>(FrameType::kPadding)) {
     return make_error(Code::kCorrupt, fmt::format("unknown frame type {}", type));
   }
   prefix.type = static_cast<FrameType>(type);

@@ -23,10 +23,10 @@
 namespace weft::net {
 
 constexpr uint32_t kFrameMagic = 0x31544657;  // "WFT1"
-constexpr uint8_t kFrameVersion = 1;
+constexpr uint8_t kFrameVersion = 2;
 constexpr size_t kPrefixBytes = 20;
 constexpr size_t kMaxHeaderBytes = 512;
-constexpr size_t kMaxChunkBytes = 64 * 1024;   // body of a message or chunk frame
+constexpr size_t kMaxChunkBytes = 64 * 1024;   // body of a message, chunk or padding frame
 constexpr size_t kMaxHelloBytes = 512 * 1024;  // body of a hello: keys
 constexpr size_t kMaxDimensions = 16;
 constexpr size_t kMaxNameBytes = 128;  // job ids, peer ids
@@ -41,6 +41,7 @@ enum class FrameType : uint8_t {
   kPing,
   kPong,
   kGoodbye,
+  kPadding,
 };
 
 // First frame in each direction. The keys tell the other side what became of the messages it sent
@@ -115,8 +116,13 @@ struct GoodbyeFrame {
   bool operator==(const GoodbyeFrame&) const = default;
 };
 
+// Bytes that say nothing: a way is shown what it carries (net/tls/warm_up.h).
+struct PaddingFrame {
+  bool operator==(const PaddingFrame&) const = default;
+};
+
 using Frame = std::variant<HelloFrame, MessageFrame, ChunkFrame, AckFrame, ConsumedFrame, PingFrame,
-                           PongFrame, GoodbyeFrame>;
+                           PongFrame, GoodbyeFrame, PaddingFrame>;
 
 struct Prefix {
   FrameType type = FrameType::kPing;
@@ -126,8 +132,8 @@ struct Prefix {
   size_t rest_bytes() const { return size_t{header_bytes} + body_bytes; }
 };
 
-// Appends the whole frame to out. body: elements of a message or chunk frame, at most
-// kMaxChunkBytes; empty for all others.
+// Appends the whole frame to out. body: elements of a message or chunk frame, or whatever of a
+// padding frame, at most kMaxChunkBytes; empty for all others.
 void encode_frame(const Frame& frame, std::span<const std::byte> body, std::vector<std::byte>& out);
 // The same without the body, which follows it on the wire. Not for a hello, whose body is its own.
 void encode_head(const Frame& frame, std::span<const std::byte> body, std::vector<std::byte>& out);

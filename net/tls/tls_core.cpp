@@ -25,6 +25,7 @@ constexpr int64_t kMinBackoffMs = 50, kMaxBackoffMs = 1000;
 constexpr int64_t kStableMs =
     2000;  // a connection that lived this long, or was of use, resets the backoff
 constexpr int64_t kLeaveMs = 1000;
+constexpr int32_t kMaxTickMs = WarmUp::kPingMs / 2;
 constexpr int64_t kTrimMs = 2000;  // storage not used that long is given back
 
 bool one_machine(const tcp::socket& socket) {
@@ -55,6 +56,12 @@ TlsCore::TlsCore(TlsEndpointOptions options, std::unique_ptr<asio::ssl::context>
       context_(std::move(context)) {
   for (int32_t stage : rules_.neighbours()) {
     links_.emplace(stage, std::make_unique<Link>(rules_, options_, stage, pool_, io_));
+  }
+  for (const EdgeLink& edge : options_.edges) {
+    const bool sends = edge.from == options_.stage;
+    const auto link = links_.find(sends ? edge.to : edge.from);
+    if (link == links_.end()) continue;
+    link->second->message_bytes += sends ? edge.activation_bytes : edge.gradient_bytes;
   }
 }
 
@@ -158,10 +165,18 @@ void TlsCore::post_send(int32_t to_stage, Message message) {
                                                       message.key.text())));
     }
     ++link.queued;
+    if (message.bytes.size() >= WarmUp::kLargeBytes) note_large(link, message.bytes.size());
     link.outbox.push(std::move(message));
     release(link);
     wake(link);
   });
+}
+
+void TlsCore::note_large(Link& link, uint64_t bytes) {
+  link.message_bytes = std::max(link.message_bytes, bytes);
+  if (!link.connection || !link.connection->active) return;
+  warm_up(*link.connection);
+  link.connection->warm_up.note_large(now_ms());
 }
 
 void TlsCore::post_taken(const MessageKey& key) {
@@ -353,8 +368,8 @@ Task<Status> TlsCore::agree(Link* link, ConnectionPtr connection) {
 }
 
 Task<void> TlsCore::tick_loop() {
-  const int32_t period_ms =
-      std::clamp(std::min(options_.ping_interval_ms, options_.link_timeout_ms / 4) / 2, 5, 500);
+  const int32_t period_ms = std::clamp(
+      std::min(options_.ping_interval_ms, options_.link_timeout_ms / 4) / 2, 5, kMaxTickMs);
   asio::steady_timer timer(io_);
   while (!stopping_ || !connections_.empty()) {
     timer.expires_after(std::chrono::milliseconds(period_ms));
@@ -394,7 +409,9 @@ void TlsCore::tick(Link& link, int64_t now) {
   }
   const ConnectionPtr connection = link.connection;
   if (connection && connection->active) {
-    if (now - connection->last_ping_ms >= options_.ping_interval_ms) {
+    if (now - connection->last_ping_ms >= options_.ping_interval_ms ||
+        connection->warm_up.keep_warm(now, connection->last_ping_ms,
+                                      connection->congestion.current())) {
       connection->last_ping_ms = now;
       if (connection->control.empty()) {
         connection->ping_s = monotonic_seconds();

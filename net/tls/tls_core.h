@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/os/net.h"
 #include "net/frame/link_rules.h"
 #include "net/frame/message_inbox.h"
 #include "net/frame/message_outbox.h"
@@ -27,6 +28,7 @@
 #include "net/tls/pacer.h"
 #include "net/tls/tls_endpoint.h"
 #include "net/tls/tls_stream.h"
+#include "net/tls/warm_up.h"
 
 namespace weft::net {
 
@@ -49,6 +51,7 @@ struct Connection {
   std::vector<std::byte> head;  // of the frame that goes next
   size_t handled = 0;           // bytes of the frame that was read last
   Pacer pacer;
+  WarmUp warm_up;
   CongestionChoice congestion;
   Link* link = nullptr;     // once authenticated
   int64_t deadline_ms = 0;  // closed by the watchdog then; 0: none
@@ -80,8 +83,9 @@ struct Link {
   ConnectionPtr connection;    // authenticated; at most one
   asio::steady_timer changed;  // cancelled when connection changes
   bool ever_up = false, left = false;
-  bool progressed = false;  // the latest connection carried something of a message
-  int32_t violations = 0;   // protocol errors on this link, either side's
+  uint64_t message_bytes = 0;  // that a micro-batch sends, or of the largest message so far
+  bool progressed = false;     // the latest connection carried something of a message
+  int32_t violations = 0;      // protocol errors on this link, either side's
   int64_t last_heard_ms = 0, left_ms = 0;
   int64_t queued = 0;        // messages handed to the outbox and not released
   std::string name() const;  // "stage 2 (peer abc)"
@@ -118,11 +122,12 @@ class TlsCore {
   Task<Status> agree(Link* link, ConnectionPtr connection);
   Task<void> tick_loop();
   void tick(Link& link, int64_t now);
+  void note_large(Link& link, uint64_t bytes);
   ConnectionPtr make_connection();
   void adopt(Link& link, const ConnectionPtr& connection);
   void lost(const ConnectionPtr& connection, const std::string& why);
 
-  // tls_session.cpp: one connection
+  // tls_session.cpp: one connection, what arrives
   Task<Status> secure(ConnectionPtr connection, bool server, Link* expected);
   Task<Status> refuse(ConnectionPtr connection, GoodbyeReason reason, Error error);
   Task<Status> send_hello(ConnectionPtr connection);
@@ -133,15 +138,23 @@ class TlsCore {
   Task<Status> gather(ConnectionPtr connection, size_t least, size_t most);
   Task<Status> read_frame(ConnectionPtr connection, DecodedFrame* out);
   Task<void> read_loop(ConnectionPtr connection);
-  Task<void> write_loop(ConnectionPtr connection);
-  TlsStream::ErrorCode fill(Connection& connection);
-  void count(const MessageKey& key, size_t frame_bytes);
-  void pace(Connection& connection);
   void measure(Connection& connection, const MessageKey& acknowledged);
   Status handle(Connection& connection, DecodedFrame& decoded);
   Status handle_arrival(Connection& connection, Result<MessageInbox::Arrival> arrival);
   void handle_goodbye(Connection& connection, const GoodbyeFrame& goodbye);
   void release(Link& link);
+
+  // tls_send.cpp: one connection, what goes
+  Task<void> write_loop(ConnectionPtr connection);
+  TlsStream::ErrorCode fill(Connection& connection);
+  void count(const MessageKey& key, size_t frame_bytes);
+  static size_t write_bytes(const Connection& connection);
+  static void limit_unsent(Connection& connection);
+  void warm_up(Connection& connection);
+  void observe(Connection& connection);
+  void fill_further(Connection& connection, const os::TcpProgress& progress);
+  void pace(Connection& connection, const os::TcpProgress& progress);
+  void choose_congestion_control(Connection& connection, const os::TcpProgress& progress);
   void wake(Link& link);
 
   const TlsEndpointOptions options_;

@@ -1,4 +1,4 @@
-// One connection: TLS handshake, identity, hello, then frames in both directions.
+// One connection: TLS handshake, identity, hello, and what arrives then.
 #include <fmt/format.h>
 #include <openssl/ssl.h>
 
@@ -20,8 +20,6 @@ namespace {
 using asio::as_tuple;
 using asio::use_awaitable;
 
-constexpr size_t kTlsRecordBytes = 22;       // header, content type and tag of one TLS 1.3 record
-constexpr size_t kWorthPackingBytes = 2048;  // room below which a message frame waits for the next
 constexpr size_t kMaxFrameBytes = kPrefixBytes + kMaxHeaderBytes + kMaxHelloBytes;
 static_assert(kMaxFrameBytes < TlsStream::kMaxArrived, "a frame must fit into what a stream holds");
 constexpr int64_t kLingerMs = 500;
@@ -222,6 +220,7 @@ void TlsCore::activate(const ConnectionPtr& connection, const HelloFrame& hello)
            link.ever_up ? " again" : "", connection->congestion.current());
   link.ever_up = true;
   mailbox_.link_up(link.stage);
+  if (link.message_bytes >= WarmUp::kLargeBytes) warm_up(*connection);
   spawn(read_loop(connection));
   spawn(write_loop(connection));
 }
@@ -277,6 +276,8 @@ Status TlsCore::handle(Connection& connection, DecodedFrame& decoded) {
   } else if (auto* pong = std::get_if<PongFrame>(&decoded.frame)) {
     const double now = monotonic_seconds();
     if (pong->number == connection.pings) link.trip.note(now, now - connection.ping_s);
+  } else if (std::holds_alternative<PaddingFrame>(decoded.frame)) {
+    return {};
   } else if (auto* goodbye = std::get_if<GoodbyeFrame>(&decoded.frame)) {
     handle_goodbye(connection, *goodbye);
     return make_error(Code::kCancelled, "the other side said goodbye: " + goodbye->text);
@@ -338,71 +339,6 @@ void TlsCore::release(Link& link) {
   }
 }
 
-void TlsCore::wake(Link& link) {
-  if (link.connection && link.connection->active) link.connection->wake.cancel();
-}
-
-// One write: control frames first; then as many message frames as there is room for, most urgent
-// first. Records are full but for the last.
-TlsStream::ErrorCode TlsCore::fill(Connection& connection) {
-  MessageOutbox& outbox = connection.link->outbox;
-  std::vector<std::byte>& head = connection.head;
-  const auto frame = static_cast<size_t>(options_.chunk_bytes);
-  const double now = monotonic_seconds();
-  for (size_t room = connection.pacer.write_bytes(); room > 0;) {
-    head.clear();
-    std::span<const std::byte> body;
-    if (!connection.control.empty()) {
-      encode_frame(connection.control.front(), {}, head);
-      connection.control.pop_front();
-    } else if (!connection.leaving && outbox.has_frame() && room >= kWorthPackingBytes) {
-      const auto next = outbox.next_frame(head, std::min(frame, room));
-      body = next.body;
-      if (next.overtakes && connection.pacer.note_urgent(now_ms())) {
-        os::set_unsent_limit(connection.socket().native_handle(), connection.pacer.write_bytes());
-      }
-      count(next.key, head.size() + body.size());
-      connection.link->runs.writes(now, head.size() + body.size(),
-                                   next.last ? std::optional(next.key) : std::nullopt);
-    } else {
-      break;
-    }
-    if (const auto ec = connection.stream.pack(head)) return ec;
-    if (const auto ec = connection.stream.pack(body)) return ec;
-    room -= std::min(room, head.size() + body.size());
-  }
-  return connection.stream.seal_rest();
-}
-
-void TlsCore::count(const MessageKey& key, size_t frame_bytes) {
-  if (key.kind != MessageKind::kActivation && key.kind != MessageKind::kGradient &&
-      key.kind != MessageKind::kEvalActivation) {
-    return;
-  }
-  const size_t records = (frame_bytes + TlsStream::kRecordBytes - 1) / TlsStream::kRecordBytes;
-  mailbox_.count_sent(key.edge, static_cast<int64_t>(frame_bytes + records * kTlsRecordBytes));
-}
-
-void TlsCore::pace(Connection& connection) {
-  Pacer& pacer = connection.pacer;
-  const bool more = connection.link->outbox.has_frame();
-  pacer.note(more);
-  if (!more) connection.link->runs.lull();
-  if (!pacer.due(now_ms())) return;
-  const int socket = connection.socket().native_handle();
-  const auto progress = os::tcp_progress(socket);
-  if (!progress) return;
-  if (!pacer.update(now_ms(), progress->acknowledged, progress->round_trip_ms)) return;
-  os::set_unsent_limit(socket, pacer.write_bytes());
-  os::set_pacing_rate(socket, pacer.pacing_rate());
-  const std::string control =
-      connection.congestion.update(now_ms(), pacer.pacing_rate() != 0, progress->retransmitted);
-  if (control.empty()) return;
-  log_info("data link to {}: congestion control {}, {} segments sent again so far",
-           connection.link->name(), os::set_congestion_control(socket, control),
-           progress->retransmitted);
-}
-
 // The kernel's shortest round trip is no longer than the true one, also where a middlebox ends TCP;
 // a pong comes from the other stage, and is late rather than early.
 void TlsCore::measure(Connection& connection, const MessageKey& acknowledged) {
@@ -416,34 +352,6 @@ void TlsCore::measure(Connection& connection, const MessageKey& acknowledged) {
   mailbox_.count_carried(
       link.stage,
       {link.runs.bytes_s(now), trip_s > 0 ? std::max(trip_s, kernel_s) : 0, link.runs.runs()});
-}
-
-Task<void> TlsCore::write_loop(ConnectionPtr connection) {
-  Link& link = *connection->link;
-  while (!connection->closed) {
-    const bool more = !connection->leaving && link.outbox.has_frame();
-    if (connection->control.empty() && !more) {
-      if (connection->leaving) {
-        // All said; the other side's end of stream, or the deadline, closes.
-        boost::system::error_code ignored;
-        connection->socket().shutdown(asio::socket_base::shutdown_send, ignored);
-        co_return;
-      }
-      co_await connection->wake.async_wait(as_tuple(use_awaitable));
-      continue;
-    }
-    // The socket is writable only below half of TCP_NOTSENT_LOWAT: what goes next is chosen late.
-    const auto [wait_ec] = co_await connection->socket().async_wait(asio::socket_base::wait_write,
-                                                                    as_tuple(use_awaitable));
-    if (wait_ec || connection->closed) break;
-    auto ec = fill(*connection);
-    if (!ec) ec = co_await connection->stream.send();
-    if (ec) {
-      lost(connection, ec.message());
-      break;
-    }
-    pace(*connection);
-  }
 }
 
 }  // namespace weft::net

@@ -127,6 +127,7 @@ std::vector<std::string> seeds() {
       input_of(net::AckFrame{message(1, 0).key}, "") +
           input_of(net::ConsumedFrame{message(1, 0).key}, ""),
       input_of(net::PingFrame{7}, "") + input_of(net::PongFrame{7}, ""),
+      input_of(net::PaddingFrame{}, "nothing") + input_of(net::PaddingFrame{}, ""),
       input_of(net::GoodbyeFrame{net::GoodbyeReason::kFailed, "out of memory"}, ""),
       input_of(message(1, 0), body) + input_of(hello, "") + input_of(message(1, 0), body + body)};
 }

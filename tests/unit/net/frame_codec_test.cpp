@@ -33,7 +33,7 @@ std::string name() {
 }
 
 Frame any_frame(std::vector<std::byte>& body) {
-  switch (*rc::gen::inRange(0, 8)) {
+  switch (*rc::gen::inRange(0, 9)) {
     case 0: {
       HelloFrame f{name(),
                    *rc::gen::arbitrary<uint32_t>(),
@@ -73,6 +73,9 @@ Frame any_frame(std::vector<std::byte>& body) {
       return PingFrame{*rc::gen::arbitrary<uint64_t>()};
     case 6:
       return PongFrame{*rc::gen::arbitrary<uint64_t>()};
+    case 7:
+      body = random_bytes(*rc::gen::inRange<size_t>(0, 300));
+      return PaddingFrame{};
     default:
       return GoodbyeFrame{static_cast<GoodbyeReason>(*rc::gen::inRange(1, 5)), name()};
   }

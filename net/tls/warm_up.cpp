@@ -1,0 +1,54 @@
+#include "net/tls/warm_up.h"
+
+#include <algorithm>
+
+namespace weft::net {
+namespace {
+
+constexpr int64_t kMinWindowMs = 10, kMaxWindowMs = 1000;
+// Of what a round trip brought: the next may bring twice as much, so this is sent in an eighth.
+constexpr double kUnsentShare = 0.25;
+constexpr size_t kMinUnsent = 64 * 1024, kMaxUnsent = 1024 * 1024;
+
+int64_t window_of(double round_trip_ms) {
+  return std::clamp(static_cast<int64_t>(round_trip_ms) + 1, kMinWindowMs, kMaxWindowMs);
+}
+
+}  // namespace
+
+bool WarmUp::begin(int64_t now_ms, uint64_t message_bytes, uint64_t acknowledged,
+                   double round_trip_ms) {
+  if (begun_) return false;
+  begun_ = true;
+  far_ = filling_ = round_trip_ms >= kFarMs;
+  begun_ms_ = since_ms_ = large_ms_ = now_ms;
+  acknowledged_ = acknowledged;
+  enough_bytes_ = kEnough * std::min(message_bytes, kMaxBytes);
+  window_ms_ = window_of(round_trip_ms);
+  return filling_;
+}
+
+void WarmUp::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms) {
+  if (!filling_ || now_ms <= since_ms_) return;
+  latest_bytes_ = static_cast<double>(acknowledged - std::min(acknowledged_, acknowledged));
+  const double rate = 1000 * latest_bytes_ / static_cast<double>(now_ms - since_ms_);
+  flat_ = rate > kGrowing * rate_ ? 0 : flat_ + 1;
+  rate_ = std::max(rate_, rate);
+  since_ms_ = now_ms;
+  acknowledged_ = acknowledged;
+  window_ms_ = window_of(round_trip_ms);
+  filling_ = flat_ < kSettled && latest_bytes_ < static_cast<double>(enough_bytes_) &&
+             padding_bytes_ < kMaxBytes && now_ms - begun_ms_ < kMaxMs;
+}
+
+size_t WarmUp::unsent_bytes() const {
+  return std::clamp(static_cast<size_t>(kUnsentShare * latest_bytes_), kMinUnsent, kMaxUnsent);
+}
+
+bool WarmUp::keep_warm(int64_t now_ms, int64_t pinged_ms,
+                       const std::string& congestion_control) const {
+  return far_ && congestion_control != "bbr" && now_ms - pinged_ms >= kPingMs &&
+         now_ms - large_ms_ < kPauseMs;
+}
+
+}  // namespace weft::net
