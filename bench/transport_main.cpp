@@ -3,6 +3,8 @@
 //
 //   weft send|receive   a TlsEndpoint: bulk activations one way, one small gradient back for each,
 //                       and if asked an urgent message every so many ms
+//   … --burst N         messages come as those of a pipeline do: N of them, --gap-ms apart, then a
+//                       pause of --idle-ms; the receiver tells the delay of each
 //   plain send|receive  asio::ssl::stream in a coroutine loop, nothing else; the system's
 //                       congestion control or --congestion
 //   seal                AES-128-GCM alone, one thread, records of 16 KiB: no sockets
@@ -45,7 +47,8 @@ using nlohmann::json;
 struct Options {
   std::string what, role, certificates = ".", host = "127.0.0.1", to = "127.0.0.1", congestion;
   int port = 0, to_port = 0, streams = 1, window = 8;
-  double seconds = 2, warmup = 1, urgent_ms = 0;
+  int burst = 0;  // 0: always more to send
+  double seconds = 2, warmup = 1, urgent_ms = 0, gap_ms = 30, idle_ms = 800;
   int64_t message_bytes = 4 << 20;
 };
 
@@ -77,6 +80,12 @@ Result<Options> parse(int argc, char** argv) {
       o.warmup = std::atof(value);
     } else if (name == "--urgent-ms") {
       o.urgent_ms = std::atof(value);
+    } else if (name == "--burst") {
+      o.burst = std::atoi(value);
+    } else if (name == "--gap-ms") {
+      o.gap_ms = std::atof(value);
+    } else if (name == "--idle-ms") {
+      o.idle_ms = std::atof(value);
     } else if (name == "--congestion") {
       o.congestion = value;
     } else if (name == "--message-bytes") {
@@ -147,7 +156,8 @@ Result<std::unique_ptr<TlsEndpoint>> endpoint_of(const Options& o, int32_t stage
   t.key_path = fmt::format("{}/p{}.key", o.certificates, stage);
   t.ca_path = o.certificates + "/ca.pem";
   for (int32_t i = 1; i <= o.streams; ++i) {
-    t.edges.push_back({static_cast<uint32_t>(i), kSender, i, o.window, o.window});
+    t.edges.push_back({static_cast<uint32_t>(i), kSender, i, o.window, o.window,
+                       o.burst > 0 ? static_cast<uint64_t>(o.message_bytes) : 0, 0});
   }
   return TlsEndpoint::listen(t);
 }
@@ -178,11 +188,43 @@ Status wait_briefly(Endpoint& endpoint, int32_t ms) {
   return {};
 }
 
-Buffer stamped() {
-  std::vector<std::byte> bytes(1024);
+void stamp(std::vector<std::byte>& bytes) {
   const double now = monotonic_seconds();
   std::memcpy(bytes.data(), &now, sizeof now);
+}
+
+Buffer stamped(size_t size = 1024) {
+  std::vector<std::byte> bytes(size);
+  stamp(bytes);
   return Buffer(std::move(bytes));
+}
+
+double delay_ms(std::span<const std::byte> bytes) {
+  double then = 0;
+  std::memcpy(&then, bytes.data(), sizeof then);
+  return 1000 * (monotonic_seconds() - then);
+}
+
+// Milliseconds to the message after that one, in bursts.
+double pause_ms(const Options& o, uint64_t message) {
+  return (message + 1) % static_cast<uint64_t>(o.burst) == 0 ? o.idle_ms : o.gap_ms;
+}
+
+// Sends bursts until the receiver has left.
+Status drive_bursts(const Options& o, Endpoint& endpoint) {
+  const auto size = static_cast<size_t>(o.message_bytes);
+  double next = monotonic_seconds() + o.warmup;
+  for (uint64_t sent = 0, back = 0;;) {
+    while (endpoint.take(key_of(MessageKind::kGradient, back, 1, 1))) ++back;
+    const double now = monotonic_seconds();
+    if (now >= next) {
+      WEFT_TRY_STATUS(
+          give(endpoint, 1, key_of(MessageKind::kActivation, sent, 1, kSender), stamped(size)));
+      next += pause_ms(o, sent++) / 1000;
+    }
+    const double left_ms = (next - monotonic_seconds()) * 1000;
+    WEFT_TRY_STATUS(wait_briefly(endpoint, std::clamp(static_cast<int32_t>(left_ms), 0, 100)));
+  }
 }
 
 // Sends until the receivers, who stay longer than any window, have left.
@@ -226,7 +268,7 @@ Result<json> send_weft(const Options& o) {
   }
   WEFT_TRY_STATUS(endpoint->connect(others, 20000));
   Window window(o);
-  auto ended = drive_sender(o, *endpoint, window);
+  auto ended = o.burst > 0 ? drive_bursts(o, *endpoint) : drive_sender(o, *endpoint, window);
   if (!window.over()) return std::move(ended).error();
   return window.report();
 }
@@ -247,8 +289,9 @@ Result<json> receive_stage(const Options& o, int32_t stage, std::atomic<int>& ov
       counted = true;
       ++over;
     }
-    while (endpoint->take(key_of(MessageKind::kActivation, next, edge, kSender))) {
+    while (const auto m = endpoint->take(key_of(MessageKind::kActivation, next, edge, kSender))) {
       window.count(o.message_bytes);
+      if (o.burst > 0) delays_ms.push_back(delay_ms(m->bytes.bytes()));
       Message none;
       none.key = key_of(MessageKind::kGradient, next++, edge, stage);
       none.none = true;
@@ -257,9 +300,7 @@ Result<json> receive_stage(const Options& o, int32_t stage, std::atomic<int>& ov
       }
     }
     while (const auto m = endpoint->take(key_of(MessageKind::kNorms, urgent, 0, kSender))) {
-      double then = 0;
-      std::memcpy(&then, m->bytes.bytes().data(), sizeof then);
-      if (window.open()) delays_ms.push_back((monotonic_seconds() - then) * 1000);
+      if (window.open()) delays_ms.push_back(delay_ms(m->bytes.bytes()));
       ++urgent;
     }
     if (auto waited = wait_briefly(*endpoint, 100); !waited) {
@@ -301,6 +342,11 @@ Result<json> receive_weft(const Options& o) {
 
 constexpr size_t kPlainBytes = 256 * 1024;
 
+asio::steady_timer::duration to_duration(double seconds) {
+  return std::chrono::duration_cast<asio::steady_timer::duration>(
+      std::chrono::duration<double>(seconds));
+}
+
 asio::awaitable<void> plain(const Options& o, asio::ssl::context& context, json& report) {
   const auto io = co_await asio::this_coro::executor;
   const auto port = static_cast<uint16_t>(o.role == "send" ? o.to_port : o.port);
@@ -316,10 +362,18 @@ asio::awaitable<void> plain(const Options& o, asio::ssl::context& context, json&
   co_await stream.async_handshake(
       o.role == "send" ? asio::ssl::stream_base::client : asio::ssl::stream_base::server,
       use_awaitable);
-  std::vector<std::byte> buffer(kPlainBytes);
+  std::vector<std::byte> buffer(o.burst > 0 ? static_cast<size_t>(o.message_bytes) : kPlainBytes);
+  std::vector<double> delays_ms;
   Window window(o);
-  while (!window.over()) {
+  asio::steady_timer timer(io, std::chrono::steady_clock::now());
+  if (o.burst > 0) timer.expires_after(to_duration(o.warmup));
+  for (uint64_t message = 0; !window.over(); ++message) {
     if (o.role == "send") {
+      if (o.burst > 0) {
+        co_await timer.async_wait(use_awaitable);
+        timer.expires_at(timer.expiry() + to_duration(pause_ms(o, message) / 1000));
+        stamp(buffer);
+      }
       const auto [ec, n] =
           co_await asio::async_write(stream, asio::buffer(buffer), as_tuple(use_awaitable));
       if (ec) break;
@@ -327,10 +381,12 @@ asio::awaitable<void> plain(const Options& o, asio::ssl::context& context, json&
       const auto [ec, n] =
           co_await asio::async_read(stream, asio::buffer(buffer), as_tuple(use_awaitable));
       if (ec) break;
+      if (o.burst > 0) delays_ms.push_back(delay_ms(buffer));
     }
-    window.count(kPlainBytes);
+    window.count(static_cast<int64_t>(buffer.size()));
   }
   report = window.report();
+  report["delays_ms"] = delays_ms;
 }
 
 Result<json> run_plain(const Options& o) {

@@ -1,6 +1,8 @@
 """A broker and real daemons, each in a namespace of a network of the laboratory."""
 import contextlib
 import os
+import re
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "integration"))
@@ -47,11 +49,25 @@ class Laboratory:
         steps = self.cluster.weft_json("job", "metrics", name)["steps"]
         return job, [step["seconds"] for step in steps[1:]]
 
+    def waited(self, name, stages):
+        """The times, in seconds, that the workers of a job wait instead of computing, by stage."""
+        times = [None] * stages
+        for line in self.cluster.weft_json("job", "logs", name)["lines"]:
+            found = re.search(r"waits ([\d.]+) ms a forward, ([\d.]+) a backward, ([\d.]+) and ([\d.]+) for its parts",
+                              line["text"])
+            if not found:
+                continue
+            measured = dict(zip(("forward", "backward", "first", "rest"), (float(ms) / 1e3 for ms in found.groups())))
+            # A stage waits in evaluations, too: those have no backward.
+            if times[line["stage"]] is None or measured["backward"] > 0:
+                times[line["stage"]] = measured
+        return times
+
 
 @contextlib.contextmanager
-def laboratory(network, folder, known=True, gflops=None, probe=False):
+def laboratory(network, folder, known=True, gflops=None, probe=False, congestion=None):
     """known: the broker plans with the lines as they are, and with peers of that speed; "peers": with their speed
-    alone. probe: it has the lines measured."""
+    alone. probe: it has the lines measured. congestion: the control that all machines have, else this one's."""
     flags = []
     if known:
         files = {"peers": network.peers_toml(gflops), "links": network.links_csv()}
@@ -61,6 +77,10 @@ def laboratory(network, folder, known=True, gflops=None, probe=False):
                 file.write(text)
             flags += [f"--{name}-file", path]
     with network.up() as where:
+        for name, _, _ in where.values():
+            if congestion:
+                subprocess.run(["ip", "netns", "exec", name, "sysctl", "-q", "-w",
+                                f"net.ipv4.tcp_congestion_control={congestion}"], check=True)
         namespace, address, _ = where["broker"]
         prefix = ["ip", "netns", "exec", namespace]
         cluster = harness.Cluster(folder, host=address, broker_flags=flags, broker_prefix=prefix,
