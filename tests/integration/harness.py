@@ -254,7 +254,8 @@ def tiny_tokens(folder, count=20000):
     return os.path.join(folder, "tokens")
 
 
-def gpt_job(folder, name="gpt", model=None, stages=2, steps=10, schedule="1f1b", batch=4, train="", gap="auto"):
+def gpt_job(folder, name="gpt", model=None, stages=2, steps=10, schedule="1f1b", batch=4, train="", gap="auto",
+            pipeline=""):
     path = os.path.join(folder, f"{name}.toml")
     with open(path, "w", encoding="utf-8") as file:
         file.write(f'''name = "{name}"
@@ -279,5 +280,6 @@ seed = 7
 stages = {stages}
 schedule = "{schedule}"
 gap = {json.dumps(gap)}
+{pipeline}
 ''')
     return path
