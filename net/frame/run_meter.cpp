@@ -60,6 +60,20 @@ double RunMeter::bytes_s(double now_s) const {
   return *quartile;
 }
 
+uint64_t PingTimes::ask(double now_s) {
+  if (times_.size() == kMost) times_.pop_front();
+  times_.push_back(now_s);
+  return ++asked_;
+}
+
+std::optional<double> PingTimes::answered(uint64_t number) {
+  if (number > asked_ || asked_ - number >= times_.size()) return std::nullopt;
+  const auto behind = static_cast<size_t>(asked_ - number);  // pings that went later
+  const double time_s = times_[times_.size() - 1 - behind];
+  times_.erase(times_.begin(), times_.end() - static_cast<ptrdiff_t>(behind));
+  return time_s;
+}
+
 void ShortestTrip::note(double now_s, double seconds) {
   if (now_ == 0 || now_s - since_s_ > kHalfS) {
     before_ = now_s - since_s_ > 2 * kHalfS ? 0 : now_;

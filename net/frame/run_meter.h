@@ -64,6 +64,19 @@ class RunMeter {
   int64_t runs_ = 0;
 };
 
+// When pings went that wait for their pongs: on a long way several do, and not all are answered.
+class PingTimes {
+ public:
+  static constexpr size_t kMost = 64;
+  uint64_t ask(double now_s);  // the number of the ping that goes now
+  // When it went; of older ones nothing is expected any more. nullopt: nobody waits for it.
+  std::optional<double> answered(uint64_t number);
+
+ private:
+  uint64_t asked_ = 0;
+  std::deque<double> times_;  // of the pings up to asked_
+};
+
 // The shortest round trip of the last half minute to minute.
 class ShortestTrip {
  public:

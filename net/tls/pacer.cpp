@@ -173,7 +173,9 @@ size_t Pacer::write_bytes() const {
   const double seconds = urgent_ ? kUrgentWriteSeconds : kBulkWriteSeconds;
   const size_t most = urgent_ ? 2 * kMinWrite : kFirstWrite;
   const size_t least = std::clamp(static_cast<size_t>(rate_ * seconds), kMinWrite, most);
-  return std::clamp(static_cast<size_t>(rate_ * kWriteSeconds), least, kMaxWrite);
+  const size_t bytes = std::clamp(static_cast<size_t>(rate_ * kWriteSeconds), least, kMaxWrite);
+  // Not settled: bursts over a long way leave one window in which next to nothing came back.
+  return phase_ == Phase::kFirst ? std::max(bytes, kFirstWrite) : bytes;
 }
 
 uint64_t Pacer::pacing_rate() const {

@@ -414,8 +414,7 @@ void TlsCore::tick(Link& link, int64_t now) {
                                       connection->congestion.current())) {
       connection->last_ping_ms = now;
       if (connection->control.empty()) {
-        connection->ping_s = monotonic_seconds();
-        connection->push_control(PingFrame{++connection->pings});
+        connection->push_control(PingFrame{connection->pings.ask(monotonic_seconds())});
       }
     }
     // Half the time is kept for a new connection to prove that only the old one is dead.

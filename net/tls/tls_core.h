@@ -56,8 +56,7 @@ struct Connection {
   Link* link = nullptr;     // once authenticated
   int64_t deadline_ms = 0;  // closed by the watchdog then; 0: none
   int64_t last_heard_ms = 0, last_ping_ms = 0, up_since_ms = 0;
-  uint64_t pings = 0;    // so many asked
-  double ping_s = 0;     // when the last was
+  PingTimes pings;
   bool active = false;   // hellos exchanged
   bool leaving = false;  // a goodbye is the last frame
   bool closed = false;

@@ -275,7 +275,9 @@ Status TlsCore::handle(Connection& connection, DecodedFrame& decoded) {
     if (connection.control.empty()) connection.push_control(PongFrame{ping->number});
   } else if (auto* pong = std::get_if<PongFrame>(&decoded.frame)) {
     const double now = monotonic_seconds();
-    if (pong->number == connection.pings) link.trip.note(now, now - connection.ping_s);
+    if (const auto asked_s = connection.pings.answered(pong->number)) {
+      link.trip.note(now, now - *asked_s);
+    }
   } else if (std::holds_alternative<PaddingFrame>(decoded.frame)) {
     return {};
   } else if (auto* goodbye = std::get_if<GoodbyeFrame>(&decoded.frame)) {

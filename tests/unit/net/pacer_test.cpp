@@ -52,6 +52,21 @@ struct SimulatedLink {
   }
 };
 
+// The first window of a burst ends before a round trip does, and no other is busy to its end.
+TEST(Pacer, AWindowWithoutAnswersMakesNoSmallWrites) {
+  Pacer pacer;
+  int64_t now_ms = 1000;
+  pacer.update(now_ms, 0, 300);
+  pacer.note(true);
+  pacer.update(now_ms += 200, 0, 300);
+  pacer.note(true);
+  pacer.update(now_ms += 200, 5000, 300);
+  ASSERT_GT(pacer.rate(), 0);
+  ASSERT_LT(pacer.rate(), 1e5);
+  EXPECT_EQ(pacer.write_bytes(), Pacer::kFirstWrite);
+  EXPECT_EQ(pacer.pacing_rate(), 0u);
+}
+
 TEST(Pacer, KnowsNothingAtFirst) {
   const Pacer pacer;
   EXPECT_EQ(pacer.pacing_rate(), 0u);

@@ -179,6 +179,23 @@ TEST(ShortestTrip, IsOfTheLastMinute) {
   EXPECT_EQ(trip.seconds(), 0.050) << "the way has become longer";
 }
 
+TEST(PingTimes, SeveralAreUnderWayAndSomeAreNeverAnswered) {
+  PingTimes pings;
+  EXPECT_FALSE(pings.answered(0));
+  EXPECT_FALSE(pings.answered(1)) << "not asked yet";
+  EXPECT_EQ(pings.ask(10), 1u);
+  EXPECT_EQ(pings.ask(11), 2u);
+  EXPECT_EQ(pings.ask(12), 3u);
+  EXPECT_EQ(pings.answered(2), 11) << "the first was not answered";
+  EXPECT_FALSE(pings.answered(2)) << "once";
+  EXPECT_FALSE(pings.answered(1));
+  EXPECT_FALSE(pings.answered(UINT64_MAX));
+  EXPECT_EQ(pings.answered(3), 12);
+  for (size_t i = 0; i <= PingTimes::kMost; ++i) pings.ask(static_cast<double>(i));
+  EXPECT_FALSE(pings.answered(4)) << "no more than so many are kept";
+  EXPECT_EQ(pings.answered(5), 1);
+}
+
 // Messages with lulls in both directions; what both ends know of the way then.
 void exchange(Endpoint& a, Endpoint& b, size_t bytes, uint32_t count) {
   for (uint32_t m = 0; m < count; ++m) {
@@ -210,7 +227,7 @@ TEST(CarriedTraffic, IsToldByTheTlsEndpoint) {
     EXPECT_LT(way.bytes_s, 1.02 * 5e6);
     EXPECT_GT(way.bytes_s, 0.7 * 5e6) << "this machine may be busy";
     EXPECT_GE(way.round_trip_s, 0.020);
-    EXPECT_LT(way.round_trip_s, 0.060);
+    EXPECT_LT(way.round_trip_s, 0.3) << "queues of both directions";
   }
 }
 
