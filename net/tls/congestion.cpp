@@ -2,13 +2,13 @@
 
 namespace weft::net {
 
-std::string CongestionChoice::update(int64_t now_ms, bool known, uint64_t retransmitted) {
+std::string CongestionChoice::update(int64_t now_ms, bool paced, uint64_t retransmitted) {
   if (system_ != "bbr") return "";
   const bool lost = retransmitted != retransmitted_;
   retransmitted_ = retransmitted;
-  if (lost || !known || calm_since_ms_ == 0) calm_since_ms_ = now_ms;
+  if (lost || !paced || calm_since_ms_ == 0) calm_since_ms_ = now_ms;
   std::string wanted = now_;
-  if (now_ == kCalm && (lost || !known)) {
+  if (now_ == kCalm && (lost || !paced)) {
     wanted = system_;
     if (lost) wary_until_ms_ = now_ms + kWaryMs;
   } else if (now_ms - calm_since_ms_ >= kCalmMs && now_ms >= wary_until_ms_) {

@@ -2,11 +2,10 @@
 //
 // Within one machine nothing queues or is lost but by our own hand, and a control that paces (bbr)
 // only costs: cubic carries twice as much. Between machines the system's own stands. Where that is
-// bbr and the way is known, because the pacer keeps the connection below the rate it measured or
-// because a warm-up (warm_up.h) showed it, bbr's own search is a loss without a gain: every ten
-// seconds it all but stops for two hundred milliseconds and a round trip, to see the way without a
-// queue. So a connection over a known way that lost nothing for a while has cubic until it loses
-// something: loss at random is what cubic cannot bear and bbr can.
+// bbr and the pacer keeps the connection below the rate it measured, bbr's own search is a loss
+// without a gain: every ten seconds it all but stops for two hundred milliseconds and a round trip,
+// to see the way without a queue. So a paced connection that lost nothing for a while has cubic
+// until it loses something: loss at random is what cubic cannot bear and bbr can.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +24,9 @@ class CongestionChoice {
 
   // granted: what the socket has.
   void begin(std::string granted) { system_ = now_ = std::move(granted); }
-  // Now and then. known: the way is; retransmitted: segments since the connection began.
+  // Now and then. paced: the pacer limits the connection; retransmitted: segments since it began.
   // Returns the control to change to, "" for none.
-  std::string update(int64_t now_ms, bool known, uint64_t retransmitted);
+  std::string update(int64_t now_ms, bool paced, uint64_t retransmitted);
   const std::string& current() const { return now_; }
 
  private:

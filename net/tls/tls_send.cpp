@@ -128,8 +128,8 @@ void TlsCore::pace(Connection& connection, const os::TcpProgress& progress) {
 }
 
 void TlsCore::choose_congestion_control(Connection& connection, const os::TcpProgress& progress) {
-  const bool known = connection.pacer.pacing_rate() != 0 || connection.warm_up.showed();
-  const std::string control = connection.congestion.update(now_ms(), known, progress.retransmitted);
+  const bool paced = connection.pacer.pacing_rate() != 0;
+  const std::string control = connection.congestion.update(now_ms(), paced, progress.retransmitted);
   if (control.empty()) return;
   const int socket = connection.socket().native_handle();
   log_info("data link to {}: congestion control {}, {} segments sent again so far",

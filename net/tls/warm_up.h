@@ -6,12 +6,13 @@
 // way and stretches every later message to that; cubic's window does not grow beyond them. So a
 // connection over a long way that has, or will have, messages to carry is filled once: padding goes
 // whenever nothing else does, until a round trip brings many times what such a message has, or no
-// more than those before, which is how bbr itself tells a full way. bench/transport bursts measures
-// it.
+// more than the one before. bench/transport bursts measures it.
 //
 // bbr keeps what it learnt, since bursts are marked as limited by their sender. Other controls take
-// a pause for a reason to forget (RFC 2861: half the window each timeout), but not while now and
-// then something is sent: keep_warm() says when a ping is due for that.
+// a pause for a reason to forget (RFC 2861: half the window each timeout), less of it while now and
+// then something is sent: keep_warm() says when a ping is due for that. Bursts that fill the way
+// for most of a round trip suffer all the same (measured with cubic: 60 ms a hop of 100), so a way
+// that was warmed up keeps bbr where it has it.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +31,11 @@ class WarmUp {
   static constexpr uint64_t kEnough = 8;
   static constexpr uint64_t kMaxBytes = 64 << 20;  // of padding
   static constexpr int64_t kMaxMs = 10000;
-  static constexpr double kGrowing = 1.25;    // by more than this from round trip to round trip
-  static constexpr int kSettled = 3;          // round trips that brought no more
+  static constexpr double kGrowing = 1.25;  // by more than this from round trip to round trip
+  // Round trips that brought no more. bbr takes three for the end of its start-up, and then paces
+  // by what they brought, if others shared the way at that moment, too; before it, by nearly three
+  // times as much.
+  static constexpr int kSettled = 1;
   static constexpr int64_t kPingMs = 100;     // less than the shortest retransmission timeout
   static constexpr int64_t kPauseMs = 30000;  // without a large message: may be forgotten
 
@@ -40,7 +44,6 @@ class WarmUp {
   bool begin(int64_t now_ms, uint64_t message_bytes, uint64_t acknowledged, double round_trip_ms);
   bool begun() const { return begun_; }
   bool filling() const { return filling_; }
-  bool showed() const { return far_ && !filling_; }
   void note_padding(size_t bytes) { padding_bytes_ += bytes; }  // sent
   bool due(int64_t now_ms) const { return filling_ && now_ms - since_ms_ >= window_ms_; }
   void update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms);
