@@ -233,35 +233,52 @@ Result<MeasuredCase> run_case(const std::string& name, const opdag::Graph& graph
 
 Result<std::vector<MeasuredCase>> run_cases(job::Precision precision, const MeasureOptions& options,
                                             double seconds) {
+  struct Progress {
+    bool over = false;
+    double took = 0;  // by the level before
+  };
   const std::vector<CaseFamily> families = measure_families();
-  const double end = budget_now(options) + seconds, last = end + seconds;
+  std::vector<Progress> progress(families.size());
   std::vector<MeasuredCase> cases;
-  for (size_t i = 0; i < families.size(); ++i) {
-    const CaseFamily& family = families[i];
-    const double left = end - budget_now(options);
-    const double share = left / static_cast<double>(families.size() - i);
-    const double family_end = budget_now(options) + share;
-    for (int level = 0; level < family.levels; ++level) {
-      const double start = budget_now(options);
-      WEFT_TRY(const opdag::Graph graph, family.make(level));
-      // Three times: values, their gradients, and what the backward keeps.
-      if (3 * tensor_bytes(graph) > options.max_case_bytes) break;
-      const std::string name = fmt::format("{} {}", family.name, level);
-      // What a fit needs at least may take more than its share, where the machine is busy.
-      const bool needed = level < kLeastCases;
-      const double patience = needed ? std::max(share, (last - start) / 4)
-                                     : (family_end - start) / std::min(4, family.levels - level);
-      auto measured = run_case(name, graph, family.op_class, precision, options, patience);
-      if (!measured.ok()) {
-        if (measured.error().code == Code::kCancelled) break;
-        // One operator that a device cannot run says nothing about the others.
+  // until: a level that would take longer is not begun; patience: of its warm-up.
+  const auto run_level = [&](size_t i, int level, double until, double patience) -> Status {
+    const double start = budget_now(options);
+    // A level is about four times as much as the one before.
+    progress[i].over = level >= families[i].levels || start + 2 * progress[i].took > until;
+    if (progress[i].over) return {};
+    WEFT_TRY(const opdag::Graph graph, families[i].make(level));
+    progress[i].over = true;
+    // Three times: values, their gradients, and what the backward keeps.
+    if (3 * tensor_bytes(graph) > options.max_case_bytes) return {};
+    const std::string name = fmt::format("{} {}", families[i].name, level);
+    auto measured = run_case(name, graph, families[i].op_class, precision, options, patience);
+    if (!measured.ok()) {
+      // One operator that a device cannot run says nothing about the others.
+      if (measured.error().code != Code::kCancelled) {
         log_warning("not measured: {}", measured.error().text());
-        break;
       }
-      cases.push_back(std::move(measured).value());
-      // The next one is about four times as much.
-      const double now = budget_now(options);
-      if (now + 2 * (now - start) > (level + 1 < kLeastCases ? last : family_end)) break;
+      return {};
+    }
+    cases.push_back(std::move(measured).value());
+    progress[i] = {false, budget_now(options) - start};
+    return {};
+  };
+  const double end = budget_now(options) + seconds, last = end + seconds;
+  // First what fits need at least, of every family, and be it later than the end: a class that is
+  // slow here, as convolution in bf16 on a processor that emulates it, takes no other's time.
+  for (int level = 0; level < kLeastCases; ++level) {
+    for (size_t i = 0; i < families.size(); ++i) {
+      if (progress[i].over) continue;
+      WEFT_TRY_STATUS(run_level(i, level, last, (last - budget_now(options)) / 4));
+    }
+  }
+  for (size_t i = 0; i < families.size(); ++i) {
+    const double now = budget_now(options);
+    const double family_end = now + (end - now) / static_cast<double>(families.size() - i);
+    for (int level = kLeastCases; !progress[i].over; ++level) {
+      const double left = family_end - budget_now(options);
+      const int steps = std::clamp(families[i].levels - level, 1, 4);
+      WEFT_TRY_STATUS(run_level(i, level, family_end, left / steps));
     }
   }
   return cases;

@@ -22,6 +22,12 @@ double least_known(std::initializer_list<double> rates) {
   return least;
 }
 
+// Of peers with such an address the round trip need not tell that they share a machine, and on a
+// busy one it does not.
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1" || address == "localhost";
+}
+
 class Inference {
  public:
   Inference(const Structure& structure, const LandmarkTable& table, const LinkOptions& options)
@@ -98,7 +104,9 @@ class Inference {
     const bool same_address =
         !s_.peer(a).address.empty() && s_.peer(a).address == s_.peer(b).address;
     const double latency = s_.latency_s(a, b).value_or(1);
-    if (same_address && latency <= options_.host_latency_s) return PathClass::kSameHost;
+    if (same_address && (is_loopback(s_.peer(a).address) || latency <= options_.host_latency_s)) {
+      return PathClass::kSameHost;
+    }
     if (s_.site_of(a) != s_.site_of(b)) return PathClass::kWan;
     return measured && latency > 2 * options_.lan_latency_s ? PathClass::kWan : PathClass::kLan;
   }

@@ -153,7 +153,6 @@ class TlsCore {
   void observe(Connection& connection);
   void fill_further(Connection& connection, const os::TcpProgress& progress);
   void pace(Connection& connection, const os::TcpProgress& progress);
-  void choose_congestion_control(Connection& connection, const os::TcpProgress& progress);
   void wake(Link& link);
 
   const TlsEndpointOptions options_;

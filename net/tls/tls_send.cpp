@@ -105,9 +105,7 @@ void TlsCore::observe(Connection& connection) {
   const auto progress = os::tcp_progress(connection.socket().native_handle());
   if (!progress) return;
   if (fills) fill_further(connection, *progress);
-  if (!paces) return;
-  pace(connection, *progress);
-  choose_congestion_control(connection, *progress);
+  if (paces) pace(connection, *progress);
 }
 
 void TlsCore::fill_further(Connection& connection, const os::TcpProgress& progress) {
@@ -124,14 +122,11 @@ void TlsCore::pace(Connection& connection, const os::TcpProgress& progress) {
   Pacer& pacer = connection.pacer;
   if (!pacer.update(now_ms(), progress.acknowledged, progress.round_trip_ms)) return;
   limit_unsent(connection);
-  os::set_pacing_rate(connection.socket().native_handle(), pacer.pacing_rate());
-}
-
-void TlsCore::choose_congestion_control(Connection& connection, const os::TcpProgress& progress) {
-  const bool paced = connection.pacer.pacing_rate() != 0;
-  const std::string control = connection.congestion.update(now_ms(), paced, progress.retransmitted);
-  if (control.empty()) return;
   const int socket = connection.socket().native_handle();
+  os::set_pacing_rate(socket, pacer.pacing_rate());
+  const std::string control =
+      connection.congestion.update(now_ms(), pacer.pacing_rate() != 0, progress.retransmitted);
+  if (control.empty()) return;
   log_info("data link to {}: congestion control {}, {} segments sent again so far",
            connection.link->name(), os::set_congestion_control(socket, control),
            progress.retransmitted);

@@ -274,8 +274,8 @@ Status TlsCore::handle(Connection& connection, DecodedFrame& decoded) {
     // A flood of pings is answered one at a time: replies never pile up.
     if (connection.control.empty()) connection.push_control(PongFrame{ping->number});
   } else if (auto* pong = std::get_if<PongFrame>(&decoded.frame)) {
-    const double now = monotonic_seconds();
     if (const auto asked_s = connection.pings.answered(pong->number)) {
+      const double now = monotonic_seconds();
       link.trip.note(now, now - *asked_s);
     }
   } else if (std::holds_alternative<PaddingFrame>(decoded.frame)) {

@@ -32,12 +32,12 @@ void WarmUp::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms)
   if (!filling_ || now_ms <= since_ms_) return;
   latest_bytes_ = static_cast<double>(acknowledged - std::min(acknowledged_, acknowledged));
   const double rate = 1000 * latest_bytes_ / static_cast<double>(now_ms - since_ms_);
-  flat_ = rate > kGrowing * rate_ ? 0 : flat_ + 1;
+  const bool grows = rate > kGrowing * rate_;
   rate_ = std::max(rate_, rate);
   since_ms_ = now_ms;
   acknowledged_ = acknowledged;
   window_ms_ = window_of(round_trip_ms);
-  filling_ = flat_ < kSettled && latest_bytes_ < static_cast<double>(enough_bytes_) &&
+  filling_ = grows && latest_bytes_ < static_cast<double>(enough_bytes_) &&
              padding_bytes_ < kMaxBytes && now_ms - begun_ms_ < kMaxMs;
 }
 

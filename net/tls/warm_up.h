@@ -10,32 +10,31 @@
 //
 // bbr keeps what it learnt, since bursts are marked as limited by their sender. Other controls take
 // a pause for a reason to forget (RFC 2861: half the window each timeout), less of it while now and
-// then something is sent: keep_warm() says when a ping is due for that. Bursts that fill the way
-// for most of a round trip suffer all the same (measured with cubic: 60 ms a hop of 100), so a way
-// that was warmed up keeps bbr where it has it.
+// then something is sent: keep_warm() says when a ping is due for that.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "net/tls/pacer.h"
+
 namespace weft::net {
 
 class WarmUp {
  public:
-  static constexpr double kFarMs = 5;            // of round trip: a long way
-  static constexpr uint64_t kLargeBytes = 4096;  // of a message; smaller ones need no more than
-                                                 // a connection begins with
+  static constexpr double kFarMs = Pacer::kFarMs;  // of round trip: a long way
+  static constexpr uint64_t kLargeBytes = 4096;    // of a message; smaller ones need no more than
+                                                   // a connection begins with
   // Of a micro-batch's bytes in a round trip: its messages then take an eighth of one, and less
   // with bbr, which paces by nearly three times what it saw until it has seen a way full.
   static constexpr uint64_t kEnough = 8;
   static constexpr uint64_t kMaxBytes = 64 << 20;  // of padding
   static constexpr int64_t kMaxMs = 10000;
-  static constexpr double kGrowing = 1.25;  // by more than this from round trip to round trip
-  // Round trips that brought no more. bbr takes three for the end of its start-up, and then paces
-  // by what they brought, if others shared the way at that moment, too; before it, by nearly three
-  // times as much.
-  static constexpr int kSettled = 1;
+  // By more than this from round trip to round trip, or it ends. bbr takes three that brought no
+  // more for the end of its start-up, and then paces by what they brought, if others shared the way
+  // at that moment, too; before it, by nearly three times as much.
+  static constexpr double kGrowing = 1.25;
   static constexpr int64_t kPingMs = 100;     // less than the shortest retransmission timeout
   static constexpr int64_t kPauseMs = 30000;  // without a large message: may be forgotten
 
@@ -62,7 +61,6 @@ class WarmUp {
   int64_t begun_ms_ = 0, since_ms_ = 0, window_ms_ = 0, large_ms_ = 0;
   uint64_t acknowledged_ = 0, padding_bytes_ = 0, enough_bytes_ = 0;
   double rate_ = 0, latest_bytes_ = 0;  // of the latest window
-  int flat_ = 0;                        // windows that brought no more, in a row
 };
 
 }  // namespace weft::net

@@ -24,17 +24,15 @@ def profile_of(cluster, name):
 
 def test_the_worker_prints_a_profile():
     start = time.monotonic()
-    ended = subprocess.run([WORKER, "measure", "--device", "cpu", "--threads", "1", "--seconds", "4"],
+    ended = subprocess.run([WORKER, "measure", "--device", "cpu", "--threads", "1", "--seconds", "8"],
                            capture_output=True, text=True, timeout=120, check=True)
     assert time.monotonic() - start < 60
     lines = ended.stdout.splitlines()
     assert len(lines) == 1
     profile = json.loads(lines[0])
     assert profile["device"] == "cpu" and profile["memory_free_bytes"] > 0
-    # A processor that emulates bf16 does not get far in its half of four seconds.
-    wanted = {"fp32": ("matrix", "convolution", "attention", "elementwise", "norm"), "bf16": ("matrix",)}
-    for precision, classes in wanted.items():
-        for name in classes:
+    for precision in ("fp32", "bf16"):
+        for name in ("matrix", "convolution", "attention", "elementwise", "norm"):
             for direction in ("forward", "backward"):
                 cost = profile[precision][name][direction]
                 assert cost["op_us"] >= 0 and (cost["gflops"] is None or cost["gflops"] > 0)

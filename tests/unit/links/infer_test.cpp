@@ -112,6 +112,25 @@ TEST(InferLinks, SitesAreFoundAndTheirLinesToldFromPairs) {
   }
 }
 
+// Two peers of one address and this round trip.
+PathClass path_with(const std::string& address, double round_trip_s) {
+  LinkBook book;
+  std::vector<LinkPeer> peers(2);
+  for (size_t i = 0; i < 2; ++i) peers[i] = {i == 0 ? "a" : "b", address, true, false, true, ""};
+  book.set_peers(peers);
+  EXPECT_TRUE(book.add_traffic({"a", "b"}, {1e8, round_trip_s}, 1000));
+  return book.view({"a", "b"}).links.front().path;
+}
+
+TEST(InferLinks, OneMachineIsToldByItsAddressOrARoundTripWithoutANetwork) {
+  for (const char* address : {"127.0.0.1", "127.0.1.1", "::1", "localhost"}) {
+    EXPECT_EQ(path_with(address, 0.0012), PathClass::kSameHost) << address << ", a busy machine";
+  }
+  // Behind one address there may be a local network.
+  EXPECT_EQ(path_with("203.0.113.7", 0.0001), PathClass::kSameHost);
+  EXPECT_EQ(path_with("203.0.113.7", 0.0012), PathClass::kLan);
+}
+
 // No lines: every pair of hosts in different sites has the rate of that pair of sites.
 TEST(InferLinks, RatesOfPairsAreNoAccessLines) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {

@@ -218,6 +218,8 @@ TEST(CarriedTraffic, IsToldByTheTlsEndpoint) {
   testing::TlsCluster cluster(
       2, {{0, 0, 1, 2, 2}}, {}, [](TlsEndpointOptions& o) { o.ping_interval_ms = 50; }, &gate);
   EXPECT_TRUE(cluster.at(0).stats().carried.empty());
+  // Some pings before there is a queue.
+  EXPECT_EQ(cluster.at(0).wait(300).error().code, Code::kTimeout);
   exchange(cluster.at(0), cluster.at(1), 1500000, 4);
   for (const int32_t stage : {0, 1}) {
     const auto carried = cluster.at(stage).stats().carried;
@@ -227,7 +229,7 @@ TEST(CarriedTraffic, IsToldByTheTlsEndpoint) {
     EXPECT_LT(way.bytes_s, 1.02 * 5e6);
     EXPECT_GT(way.bytes_s, 0.7 * 5e6) << "this machine may be busy";
     EXPECT_GE(way.round_trip_s, 0.020);
-    EXPECT_LT(way.round_trip_s, 0.3) << "queues of both directions";
+    EXPECT_LT(way.round_trip_s, 0.060);
   }
 }
 
