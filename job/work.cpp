@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <variant>
 
+#include "opdag/derive.h"
 #include "opdag/op_table.h"
 
 namespace weft::job {
@@ -93,6 +94,7 @@ void ClassWork::add(const ClassWork& other) {
   flops_backward += other.flops_backward;
   bytes_forward += other.bytes_forward;
   bytes_backward += other.bytes_backward;
+  forward_only += other.forward_only;
 }
 
 void Work::add(const Work& other) {
@@ -119,6 +121,19 @@ std::vector<Work> node_work(const opdag::Graph& graph) {
   return work;
 }
 
+std::vector<Work> training_work(const opdag::Graph& graph) {
+  std::vector<Work> work = node_work(graph);
+  const std::vector<bool> backward = opdag::nodes_with_backward(graph);
+  for (size_t i = 0; i < work.size(); ++i) {
+    if (backward[i]) continue;
+    for (ClassWork& part : work[i].of_class) {
+      part.flops_backward = part.bytes_backward = 0;
+      part.forward_only = part.operators;
+    }
+  }
+  return work;
+}
+
 PassSeconds seconds_of(const Work& work, const OpCosts& costs) {
   PassSeconds seconds;
   for (size_t i = 0; i < kOpClasses; ++i) {
@@ -126,7 +141,8 @@ PassSeconds seconds_of(const Work& work, const OpCosts& costs) {
     const OpCost &forward = costs[i].forward, &backward = costs[i].backward;
     seconds.forward += forward.op_s * part.operators + forward.flop_s * part.flops_forward +
                        forward.byte_s * part.bytes_forward;
-    seconds.backward += backward.op_s * part.operators + backward.flop_s * part.flops_backward +
+    seconds.backward += backward.op_s * (part.operators - part.forward_only) +
+                        backward.flop_s * part.flops_backward +
                         backward.byte_s * part.bytes_backward;
   }
   return seconds;

@@ -35,6 +35,7 @@ struct ClassWork {
   // Read and written, in the element types of the export; backward as the forward, and the whole
   // table where a gradient of a few rows is one of the table.
   double bytes_forward = 0, bytes_backward = 0;
+  double forward_only = 0;  // of the operators, those without a backward
   void add(const ClassWork& other);
 };
 
@@ -46,8 +47,10 @@ struct Work {
   ClassWork total() const;
 };
 
-// In the order of graph.nodes.
+// In the order of graph.nodes, every node with its backward.
 std::vector<Work> node_work(const opdag::Graph& graph);
+// The same in training: no backward where no gradient flows, as below the first trained parameter.
+std::vector<Work> training_work(const opdag::Graph& graph);
 
 struct OpCost {
   double op_s = 0, flop_s = 0, byte_s = 0;

@@ -380,4 +380,14 @@ std::vector<bool> values_with_gradient(const Graph& graph) {
   return flows;
 }
 
+std::vector<bool> nodes_with_backward(const Graph& graph) {
+  const std::vector<bool> gradient = values_with_gradient(graph);
+  std::vector<bool> result;
+  for (const Node& node : graph.nodes) {
+    result.push_back(std::any_of(node.outputs.begin(), node.outputs.end(),
+                                 [&](ValueId id) { return id != kNone && gradient[at(id)]; }));
+  }
+  return result;
+}
+
 }  // namespace weft::opdag

@@ -45,4 +45,7 @@ Result<Graph> freeze(const Graph& graph, const std::vector<std::string>& pattern
 // through differentiable operators. Indexed by ValueId.
 std::vector<bool> values_with_gradient(const Graph& graph);
 
+// Which nodes have a backward: those that make such a value. By position in graph.nodes.
+std::vector<bool> nodes_with_backward(const Graph& graph);
+
 }  // namespace weft::opdag

@@ -39,6 +39,15 @@ Ways ways_of(const Pipeline& pipeline) {
   return ways;
 }
 
+// Stages that gradients come back to.
+std::vector<bool> answered_stages(const Pipeline& pipeline) {
+  std::vector<bool> answered(pipeline.stages.size(), false);
+  for (const opdag::Edge& edge : pipeline.graph.edges) {
+    if (edge.needs_grad) answered[static_cast<size_t>(edge.from)] = true;
+  }
+  return answered;
+}
+
 }  // namespace
 
 GapChoice choose_gap(const Pipeline& pipeline, const Network& network, int32_t micro_batches) {
@@ -46,7 +55,10 @@ GapChoice choose_gap(const Pipeline& pipeline, const Network& network, int32_t m
   for (const PipelineStage& stage : pipeline.stages) {
     choice.compute_s = std::max(choice.compute_s, stage.work_s());
   }
+  const std::vector<bool> answered = answered_stages(pipeline);
   for (const auto& [way, sent] : ways_of(pipeline)) {
+    // Where nothing comes back, there is nothing for a gap to hide.
+    if (way.first < way.second && !answered[static_cast<size_t>(way.first)]) continue;
     const size_t from = peer_of(pipeline, way.first), to = peer_of(pipeline, way.second);
     const double latency_s = network.latency_s(from, to);
     const double transfer_s = sent.wire_bytes * network.seconds_per_byte(from, to);
@@ -82,9 +94,10 @@ Bottleneck slowest_trip(const Pipeline& pipeline, const std::vector<double>& hop
   const std::vector<int32_t> depth = job::depth_to_loss(pipeline.graph);
   std::vector<int32_t> warm_up;
   for (const int32_t d : depth) warm_up.push_back(job::warm_up_of(schedule, d));
+  const std::vector<bool> answered = answered_stages(pipeline);
   for (size_t s = 0; s < pipeline.stages.size(); ++s) {
     double trip = pass_seconds(pipeline.stages[s], schedule);
-    for (size_t t = s + 1; t < pipeline.stages.size(); ++t) {
+    for (size_t t = s + 1; t < pipeline.stages.size() && answered[t - 1]; ++t) {
       trip += hops[t - 1] + pass_seconds(pipeline.stages[t], schedule);
       const double seconds = trip / std::max(warm_up[s] - warm_up[t] + 1, 1);
       if (warm_up[s] < schedule.micro_batches && seconds > worst.seconds) {

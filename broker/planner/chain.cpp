@@ -1,28 +1,14 @@
 #include "broker/planner/chain.h"
 
 #include <algorithm>
-#include <map>
 
+#include "broker/planner/chain_memory.h"
 #include "broker/planner/cost.h"
 #include "opdag/derive.h"
 #include "opdag/op_table.h"
 
 namespace weft::broker {
 namespace {
-
-// A value between units: who makes it, who reads it (ascending, each once), what it weighs.
-struct Flow {
-  int32_t made = 0;
-  std::vector<int32_t> readers;
-  double kept = 0, sent = 0;
-  bool gradient = false;
-  DType dtype = DType::kFloat32;
-};
-
-struct Units {
-  std::vector<std::vector<int32_t>> nodes;
-  std::vector<int32_t> of_node;
-};
 
 Units units_of(const opdag::Graph& graph) {
   Units units{opdag::cut_units(graph), std::vector<int32_t>(graph.nodes.size(), 0)};
@@ -34,15 +20,15 @@ Units units_of(const opdag::Graph& graph) {
   return units;
 }
 
-void add_all(std::vector<int32_t>& items, const std::vector<int32_t>& more) {
-  items.insert(items.end(), more.begin(), more.end());
-}
-
 // What only makes or views values (masks, position ids) follows its first user across a cut where
 // that sends less: its users read its inputs instead (opdag::split_at moves it).
-std::vector<Flow> flows_of(const opdag::Graph& graph, const Units& units, const ValueBytes& bytes) {
-  std::vector<std::vector<int32_t>> readers(graph.values.size());
+std::vector<Flow> flows_of(const opdag::Graph& graph, const Units& units, const ValueBytes& bytes,
+                           const Stash& stash) {
+  std::vector<std::vector<int32_t>> readers(graph.values.size()), keepers = readers;
   for (const opdag::Value& value : graph.values) {
+    for (const int32_t node : stash.keepers[static_cast<size_t>(value.id)]) {
+      keepers[static_cast<size_t>(value.id)].push_back(units.of_node[static_cast<size_t>(node)]);
+    }
     for (const opdag::NodeId user : value.consumers) {
       const auto position = static_cast<size_t>(graph.node_index(user));
       readers[static_cast<size_t>(value.id)].push_back(units.of_node[position]);
@@ -56,11 +42,12 @@ std::vector<Flow> flows_of(const opdag::Graph& graph, const Units& units, const 
                                            info->cost_class == opdag::CostClass::kView);
     if (!cheap || units.nodes[static_cast<size_t>(units.of_node[i])].size() != 1) continue;
     double read = 0, made = 0;
-    std::vector<int32_t> users;
+    std::vector<int32_t> users, keeping;
     for (const opdag::ValueId id : node.outputs) {
       if (id == opdag::kNone) continue;
       made += bytes.sent[static_cast<size_t>(id)];
       add_all(users, readers[static_cast<size_t>(id)]);
+      if (stash.backward[i]) add_all(keeping, readers[static_cast<size_t>(id)]);
     }
     std::vector<opdag::ValueId> inputs;
     for (const opdag::ValueId id : opdag::inputs_of(node)) {
@@ -72,7 +59,10 @@ std::vector<Flow> flows_of(const opdag::Graph& graph, const Units& units, const 
     for (const opdag::ValueId id : node.outputs) {
       if (id != opdag::kNone) follows[static_cast<size_t>(id)] = true;
     }
-    for (const opdag::ValueId id : inputs) add_all(readers[static_cast<size_t>(id)], users);
+    for (const opdag::ValueId id : inputs) {
+      add_all(readers[static_cast<size_t>(id)], users);
+      add_all(keepers[static_cast<size_t>(id)], keeping);
+    }
   }
   const std::vector<bool> gradient = opdag::values_with_gradient(graph);
   std::vector<Flow> flows;
@@ -81,10 +71,13 @@ std::vector<Flow> flows_of(const opdag::Graph& graph, const Units& units, const 
     if (value.producer == opdag::kNone || value.kind != opdag::ValueKind::kTensor) continue;
     if (follows[at]) continue;
     const auto position = static_cast<size_t>(graph.node_index(value.producer));
-    Flow flow{units.of_node[position], std::move(readers[at]), bytes.kept[at],
-              bytes.sent[at],          gradient[at],           bytes.dtype[at]};
-    std::sort(flow.readers.begin(), flow.readers.end());
-    flow.readers.erase(std::unique(flow.readers.begin(), flow.readers.end()), flow.readers.end());
+    Flow flow{units.of_node[position],
+              sorted_once(std::move(readers[at])),
+              sorted_once(std::move(keepers[at])),
+              bytes.kept[at],
+              bytes.sent[at],
+              gradient[at],
+              bytes.dtype[at]};
     if (!flow.readers.empty()) flows.push_back(std::move(flow));
   }
   return flows;
@@ -167,84 +160,6 @@ std::vector<int32_t> run_of_unit(const std::vector<int32_t>& cuts) {
   return run;
 }
 
-// Adds bytes to every run that holds any of the ascending units.
-void add_where_any(const Chain& chain, const std::vector<int32_t>& units, double bytes,
-                   std::vector<double>& table) {
-  int32_t begin = 0;
-  for (const int32_t unit : units) {
-    for (; begin <= unit; ++begin) {
-      for (int32_t end = unit + 1; end <= chain.units; ++end) table[chain.at(begin, end)] += bytes;
-    }
-  }
-}
-
-// Runs between neighbouring cuts that read a value, ascending, each once.
-std::vector<int32_t> runs_reading(const opdag::Graph& graph, opdag::ValueId value,
-                                  const Units& units, const std::vector<int32_t>& run) {
-  std::vector<int32_t> readers;
-  for (const opdag::NodeId user : graph.value(value).consumers) {
-    const auto position = static_cast<size_t>(graph.node_index(user));
-    readers.push_back(run[static_cast<size_t>(units.of_node[position])]);
-  }
-  std::sort(readers.begin(), readers.end());
-  readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
-  return readers;
-}
-
-void fill_memory(const opdag::Graph& graph, const job::TrainSpec& train, const Units& units,
-                 const std::vector<Flow>& flows, const std::vector<double>& stash,
-                 const std::vector<double>& kept, const std::vector<int32_t>& run, Chain& chain) {
-  std::map<int32_t, std::vector<int32_t>> by_group;  // a tied weight is stored once
-  int32_t alone = -1;
-  std::map<int32_t, double> bytes_of, weight_of;
-  for (const opdag::Leaf& leaf : graph.leaves) {
-    if (leaf.kind == opdag::LeafKind::kUserInput) {
-      add_where_any(chain, runs_reading(graph, leaf.value, units, run),
-                    kept[static_cast<size_t>(leaf.value)], chain.input_bytes);
-      continue;
-    }
-    const int32_t key = leaf.tied_group != opdag::kNone ? leaf.tied_group : alone--;
-    auto& readers = by_group[key];
-    add_all(readers, runs_reading(graph, leaf.value, units, run));
-    if (readers.empty()) readers.push_back(0);  // what nothing reads lies in the first stage
-    bytes_of[key] = std::max(bytes_of[key], leaf_bytes(graph, leaf, train));
-    weight_of[key] = leaf.trainable ? tied_bytes(graph, leaf, train) : 0;
-  }
-  for (auto& [key, readers] : by_group) {
-    std::sort(readers.begin(), readers.end());
-    readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
-    add_where_any(chain, readers, bytes_of[key], chain.fixed_bytes);
-    if (readers.size() > 1 && weight_of[key] > 0) {
-      chain.ties.push_back({readers.front(), readers.back(), weight_of[key]});
-    }
-  }
-  std::vector<double> own(static_cast<size_t>(chain.units), 0.0);
-  for (size_t i = 0; i < stash.size(); ++i) {
-    own[static_cast<size_t>(run[static_cast<size_t>(units.of_node[i])])] += stash[i];
-  }
-  for (int32_t begin = 0; begin < chain.units; ++begin) {
-    double sum = 0;
-    for (int32_t end = begin + 1; end <= chain.units; ++end) {
-      sum += own[static_cast<size_t>(end) - 1];
-      chain.stash_bytes[chain.at(begin, end)] += sum;
-    }
-  }
-  // What a run receives: values made before it that it reads.
-  for (const Flow& flow : flows) {
-    const int32_t made = run[static_cast<size_t>(flow.made)];
-    int32_t begin = made + 1;
-    for (const int32_t unit : flow.readers) {
-      const int32_t reader = run[static_cast<size_t>(unit)];
-      for (; begin <= reader; ++begin) {
-        for (int32_t end = reader + 1; end <= chain.units; ++end) {
-          chain.stash_bytes[chain.at(begin, end)] += flow.kept;
-          chain.input_bytes[chain.at(begin, end)] += flow.kept;
-        }
-      }
-    }
-  }
-}
-
 // Work of the units before each cut.
 std::vector<job::Work> sums_over(const std::vector<job::Work>& unit_work,
                                  const std::vector<int32_t>& cuts) {
@@ -265,11 +180,12 @@ GraphChain chain_of(const opdag::Graph& graph, const job::TrainSpec& train,
                     const std::vector<PlannerPeer>& peers, int32_t most_cuts) {
   const Units units = units_of(graph);
   const ValueBytes bytes = value_bytes(graph, train.precision);
-  const std::vector<Flow> flows = flows_of(graph, units, bytes);
+  const Stash stash = stash_of(graph, train.precision, bytes);
+  const std::vector<Flow> flows = flows_of(graph, units, bytes, stash);
   const std::vector<double> forward = crossing(flows, units.nodes.size(), false);
   const std::vector<double> backward = crossing(flows, units.nodes.size(), true);
   std::vector<job::Work> unit_work(units.nodes.size());
-  const std::vector<job::Work> work_of = job::node_work(graph);
+  const std::vector<job::Work> work_of = job::training_work(graph);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     unit_work[static_cast<size_t>(units.of_node[i])].add(work_of[i]);
   }
@@ -287,8 +203,8 @@ GraphChain chain_of(const opdag::Graph& graph, const job::TrainSpec& train,
     problem.chain.backward_bytes[cut] = backward[static_cast<size_t>(result.cuts[cut])];
   }
   problem.chain.crossing = crossing_values(flows, result.cuts);
-  fill_memory(graph, train, units, flows, node_stash(graph, train.precision, bytes), bytes.kept,
-              run_of_unit(result.cuts), problem.chain);
+  const ChainMemory memory{graph, train, units, flows, stash, bytes.kept, run_of_unit(result.cuts)};
+  memory.fill(problem.chain);
   const std::vector<job::Work> sums = sums_over(unit_work, result.cuts);
   for (const PlannerPeer& peer : peers) {
     std::vector<double> forward_s, backward_s;

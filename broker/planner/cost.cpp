@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "broker/planner/stash.h"
 #include "opdag/op_table.h"
 
 namespace weft::broker {
@@ -77,8 +78,8 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec
   StageCosts costs;
   WEFT_TRY(costs.graph, opdag::stage_graph(graph, partition));
   const ValueBytes bytes = value_bytes(graph, spec.train.precision);
-  const std::vector<double> stash = node_stash(graph, spec.train.precision, bytes);
-  const std::vector<job::Work> work = job::node_work(graph);
+  const Stash stash = stash_of(graph, spec.train.precision, bytes);
+  const std::vector<job::Work> work = job::training_work(graph);
   for (opdag::Edge& edge : costs.graph.edges) {
     edge.bytes = std::llround(bytes.sent[static_cast<size_t>(edge.value)]);
     costs.edge_dtype.push_back(bytes.dtype[static_cast<size_t>(edge.value)]);
@@ -86,16 +87,33 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec
   for (int32_t index = 0; index < partition.stages; ++index) {
     WEFT_TRY(const opdag::Stage stage, opdag::extract_stage(graph, partition, index));
     job::StagePlan plan;
-    double fixed = 0, kept = 0, given = 0;
+    const auto here = [&](int32_t node) {
+      return partition.stage_of[static_cast<size_t>(node)] == index;
+    };
+    double fixed = 0, kept = 0, given = 0, live = 0;
+    bool backward = false;
     job::Work sum;
     for (int32_t node : stage.nodes) {
-      sum.add(work[static_cast<size_t>(node)]);
-      kept += stash[static_cast<size_t>(node)];
+      const auto at = static_cast<size_t>(node);
+      sum.add(work[at]);
+      kept += stash.own[at];
+      live = std::max(live, stash.live[at]);
+      backward = backward || stash.backward[at];
+      for (const opdag::ValueId id : made_by(graph, graph.nodes[at])) {
+        const auto& keepers = stash.keepers[static_cast<size_t>(id)];
+        if (std::any_of(keepers.begin(), keepers.end(), here)) {
+          kept += stash.passing[static_cast<size_t>(id)];
+        }
+      }
     }
+    fixed += live;
     const job::ClassWork total = sum.total();
     plan.flops = total.flops_forward + total.flops_backward;
     for (const opdag::Edge& edge : stage.inputs) {
-      kept += bytes.kept[static_cast<size_t>(edge.value)];
+      const auto& keepers = stash.keepers[static_cast<size_t>(edge.value)];
+      if (std::any_of(keepers.begin(), keepers.end(), here)) {
+        kept += bytes.kept[static_cast<size_t>(edge.value)];
+      }
       given += bytes.kept[static_cast<size_t>(edge.value)];
     }
     std::set<int32_t> tied;  // several names of one weight are stored once
@@ -115,7 +133,7 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec
     costs.work.push_back(sum);
     costs.fixed_bytes.push_back(fixed);
     costs.stash_bytes.push_back(kept);
-    costs.input_bytes.push_back(given);
+    costs.input_bytes.push_back(backward ? given : 0);
   }
   return costs;
 }

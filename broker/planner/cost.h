@@ -19,8 +19,9 @@ struct ValueBytes {
 };
 ValueBytes value_bytes(const opdag::Graph& graph, job::Precision precision);
 
-// What each node leaves behind for its backward, per micro-batch, besides its inputs: its results
-// that are no views, and under autocast the copies of wider arguments that it computes with.
+// What each node with a backward leaves behind for it, per micro-batch, besides its inputs: its
+// results that are no views, and under autocast the copies of wider arguments that it computes
+// with.
 std::vector<double> node_stash(const opdag::Graph& graph, job::Precision precision,
                                const ValueBytes& bytes);
 
@@ -40,14 +41,16 @@ job::PassSeconds seconds_of(const job::Work& work, const PlannerPeer& peer,
 MemorySpeed memory_speed_of(const PlannerPeer& peer);
 
 // flops, parameter_bytes and memory_bytes of every stage of a partition; no replicas. The memory of
-// a stage is fixed + stash x micro-batches in flight.
+// a stage is fixed (with what its forward needs for a moment and keeps for no backward) + stash x
+// micro-batches in flight.
 struct StageCosts {
   opdag::StageGraph graph;  // with Edge::bytes as sent without codecs
   std::vector<DType> edge_dtype;
   std::vector<job::StagePlan> stages;
   std::vector<job::Work> work;
   std::vector<double> fixed_bytes, stash_bytes;
-  std::vector<double> input_bytes;  // of a micro-batch: what other stages and the feed give
+  // Of a micro-batch: what other stages and the feed give; 0 where nothing has a backward.
+  std::vector<double> input_bytes;
 };
 Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec& spec,
                                    const opdag::Partition& partition);

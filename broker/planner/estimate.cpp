@@ -15,11 +15,12 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 struct ChainTimes {
   std::vector<double> forward, backward, there, back;
   std::vector<double> there_bytes, back_bytes;  // on the wire
+  std::vector<bool> answered;                   // whether a gradient comes back from the next stage
   std::vector<double> awaited;  // of a backward, the part that the stage before waits for
   double fill = 0;              // one micro-batch through everything and back
   double compute = 0;           // of the slowest stage
   double link = 0;              // of the busiest link
-  double widest = 0;            // latency + transfer of the slowest message
+  double widest = 0;            // latency + transfer of the slowest message that is answered
 };
 
 // A backward that runs the forward again takes as much longer, and all of that is waited for.
@@ -39,8 +40,8 @@ ChainTimes times_of(const Problem& problem, const Layout& layout,
     if (!last) behind = messages_over(problem, peer, layout.peers[k + 1], end, slowest_s);
     const double forward = problem.forward(peer, begin, end);
     const double backward = problem.backward(peer, begin, end);
-    const double more =
-        (recompute[k] ? forward : 0) + before.receiver_backward_s + behind.sender_backward_s;
+    const double more = (recompute[k] ? problem.again(peer, begin, end) : 0) +
+                        before.receiver_backward_s + behind.sender_backward_s;
     times.forward.push_back(forward + before.receiver_forward_s + behind.sender_forward_s);
     times.backward.push_back(more + backward);
     times.awaited.push_back(more + (split ? (1 - kWeightShare) * backward : backward));
@@ -55,9 +56,11 @@ ChainTimes times_of(const Problem& problem, const Layout& layout,
     times.there_bytes.push_back(behind.there);
     times.back_bytes.push_back(behind.back);
     times.there.push_back(there + network.latency_s(a, b));
-    times.back.push_back(back + network.latency_s(b, a));
+    times.answered.push_back(problem.chain.answered(end));
+    times.back.push_back(times.answered.back() ? back + network.latency_s(b, a) : 0);
     times.fill += times.there.back() + times.back.back();
     times.link = std::max(times.link, phases ? there + back : std::max(there, back));
+    if (!times.answered.back()) continue;
     times.widest = std::max({times.widest, times.there.back(), times.back.back()});
   }
   return times;
@@ -106,7 +109,7 @@ double tie_seconds(const Problem& problem, const Layout& layout) {
 
 // Each stage's own bound: the way to it and back for one micro-batch, its work for all, and what it
 // stands still at both ends, where its warm-up is done before the first gradient is there, and
-// where nothing is left to begin before the last is.
+// where nothing is left to begin before the last is. Who gets no gradient waits for none.
 double slowest_stage_bound(const Problem& problem, const ChainTimes& times,
                            const std::vector<int32_t>& warm_up) {
   double before = 0, worst = 0;
@@ -114,8 +117,10 @@ double slowest_stage_bound(const Problem& problem, const ChainTimes& times,
     const double forward = times.forward[s], backward = times.backward[s];
     const double behind = times.fill - before - forward - backward;
     const double ahead = warm_up[s] - 1;
-    const double idle =
-        std::max(0.0, behind - ahead * forward) + std::max(0.0, behind - ahead * times.awaited[s]);
+    const bool waits = s == times.there.size() || times.answered[s];
+    const double idle = waits ? std::max(0.0, behind - ahead * forward) +
+                                    std::max(0.0, behind - ahead * times.awaited[s])
+                              : 0;
     worst = std::max(worst, before + idle + problem.schedule.micro_batches * (forward + backward));
     if (s < times.there.size()) {
       before += forward + backward + times.there[s] + times.back[s];
@@ -132,7 +137,7 @@ double slowest_trip(const Problem& problem, const ChainTimes& times,
   for (size_t s = 0; s < times.forward.size(); ++s) {
     if (warm_up[s] >= problem.schedule.micro_batches) continue;
     double trip = pass(s);
-    for (size_t t = s + 1; t < times.forward.size(); ++t) {
+    for (size_t t = s + 1; t < times.forward.size() && times.answered[t - 1]; ++t) {
       trip += times.there[t - 1] + times.back[t - 1] + pass(t);
       worst = std::max(worst, trip / std::max(warm_up[s] - warm_up[t] + 1, 1));
     }

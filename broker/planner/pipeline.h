@@ -30,7 +30,8 @@ struct PipelineStage {
   // Of that micro-batch's activations and gradients, encoding and decoding (set_codecs).
   double forward_codec_s = 0, backward_codec_s = 0;
 
-  double again_s() const { return recompute ? forward_s : 0; }
+  // Without a backward (all frozen) nothing runs again.
+  double again_s() const { return recompute && backward_s > 0 ? forward_s : 0; }
   double codec_s() const { return forward_codec_s + backward_codec_s; }
   double work_s() const { return forward_s + backward_s + again_s() + codec_s(); }
 };

@@ -29,8 +29,8 @@ struct Chain {
     double bytes = 0;  // of all of them
   };
   std::vector<std::vector<Values>> crossing;
-  // [begin * (units + 1) + end]: weights, gradients, optimizer and constants of the run; and what a
-  // micro-batch leaves there until its backward.
+  // [begin * (units + 1) + end]: weights, gradients, optimizer, constants and passing values of the
+  // run; and what a micro-batch leaves there until its backward.
   std::vector<double> fixed_bytes, stash_bytes;
   // As long: what a micro-batch brings into the run, all that stays where forwards run again.
   std::vector<double> input_bytes;
@@ -44,6 +44,12 @@ struct Chain {
   std::vector<Tie> ties;
 
   explicit Chain(int32_t count = 0);
+  // Whether a gradient comes back over a cut: none does below the first trained parameter. What
+  // crosses without any bytes is answered.
+  bool answered(int32_t cut) const {
+    const auto at = static_cast<size_t>(cut);
+    return backward_bytes[at] > 0 || forward_bytes[at] == 0;
+  }
   size_t at(int32_t begin, int32_t end) const {
     return static_cast<size_t>(begin) * static_cast<size_t>(units + 1) + static_cast<size_t>(end);
   }
@@ -74,6 +80,10 @@ struct Problem {
   double backward(int32_t peer, int32_t begin, int32_t end) const {
     const auto& sums = backward_s[static_cast<size_t>(peer)];
     return sums[static_cast<size_t>(end)] - sums[static_cast<size_t>(begin)];
+  }
+  // Of a run that recomputes, its forward once more; without a backward nothing runs again.
+  double again(int32_t peer, int32_t begin, int32_t end) const {
+    return backward(peer, begin, end) > 0 ? forward(peer, begin, end) : 0;
   }
   double work(int32_t peer, int32_t begin, int32_t end) const {
     return forward(peer, begin, end) + backward(peer, begin, end);

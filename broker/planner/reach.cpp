@@ -111,7 +111,7 @@ void Reach::find_latest_by_time(double compute_s) {
     for (int32_t begin = 0; begin < problem_.chain.units; ++begin) {
       end = std::max(end, begin);
       while (end < problem_.chain.units &&
-             problem_.work(peer, begin, end + 1) + problem_.forward(peer, begin, end + 1) <=
+             problem_.work(peer, begin, end + 1) + problem_.again(peer, begin, end + 1) <=
                  compute_s) {
         ++end;
       }

@@ -84,7 +84,7 @@ Result<PlanInputs> make_inputs(const opdag::Graph& graph, const job::JobSpec& sp
                 {},
                 {},
                 Compressor(options.compression)};
-  for (const job::Work& node : job::node_work(graph)) in.work.add(node);
+  for (const job::Work& node : job::training_work(graph)) in.work.add(node);
   fill_speeds(in);
   std::vector<std::string> ids;
   for (const PlannerPeer& peer : in.peers) ids.push_back(peer.id);

@@ -85,11 +85,13 @@ class Fill {
       const CutCosts::Kind& kind = reach_.kind_of(i, next);
       const double there = network.seconds_per_byte(from, to);
       const double back = network.seconds_per_byte(to, from);
-      const double latency = network.latency_s(from, to) + network.latency_s(to, from);
+      const double one_way = network.latency_s(from, to);
+      const double both_ways = one_way + network.latency_s(to, from);
       const double* theirs = &rest[next * cuts_];
       for (int32_t cut = 1; cut < problem_.chain.units; ++cut) {
         const auto at = static_cast<size_t>(cut);
         if (theirs[at] == kInfinity) continue;
+        const double latency = problem_.chain.answered(cut) ? both_ways : one_way;
         const double sum = theirs[at] + latency + there * kind.there_bytes[at] +
                            back * kind.back_bytes[at] + kind.codec_s[at];
         if (sum < tail_[at] && reach_.link_seconds(i, next, cut) <= bounds.link_s) {
@@ -135,7 +137,7 @@ class Fill {
         const auto at = static_cast<size_t>(end);
         const double tail = depth == 0 ? 0 : tail_[at];
         const double sum =
-            tail + problem_.work(peer, begin, end) + problem_.forward(peer, begin, end);
+            tail + problem_.work(peer, begin, end) + problem_.again(peer, begin, end);
         if (sum < mine[from]) {
           mine[from] = sum;
           choice[from] = {depth == 0 ? int16_t{-1} : next_of_[at], static_cast<int16_t>(end)};
@@ -173,7 +175,7 @@ Bounds widest(const Problem& problem, const std::vector<int32_t>& order, const R
   Bounds bounds{0, reach.slowest_transfer()};
   for (const int32_t peer : order) {
     double whole = problem.work(peer, 0, problem.chain.units);
-    if (reach.recomputes()) whole += problem.forward(peer, 0, problem.chain.units);
+    if (reach.recomputes()) whole += problem.again(peer, 0, problem.chain.units);
     bounds.compute_s = std::max(bounds.compute_s, whole);
   }
   return bounds;

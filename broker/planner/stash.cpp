@@ -1,0 +1,107 @@
+#include "broker/planner/stash.h"
+
+#include <algorithm>
+
+#include "opdag/derive.h"
+#include "opdag/op_table.h"
+
+namespace weft::broker {
+namespace {
+
+bool is_view(const opdag::Node& node) {
+  const opdag::OpInfo* info = opdag::find_op(node.op);
+  return info != nullptr && info->view;
+}
+
+// A view without a backward hands on who reads it.
+std::vector<std::vector<int32_t>> keepers_of(const opdag::Graph& graph,
+                                             const std::vector<bool>& backward) {
+  std::vector<std::vector<int32_t>> keepers(graph.values.size());
+  for (size_t i = graph.nodes.size(); i-- > 0;) {
+    const opdag::Node& node = graph.nodes[i];
+    std::vector<int32_t> found;
+    if (backward[i]) {
+      found.push_back(static_cast<int32_t>(i));
+    } else if (is_view(node)) {
+      for (const opdag::ValueId id : made_by(graph, node)) {
+        const auto& readers = keepers[static_cast<size_t>(id)];
+        found.insert(found.end(), readers.begin(), readers.end());
+      }
+      std::sort(found.begin(), found.end());
+      found.erase(std::unique(found.begin(), found.end()), found.end());
+    }
+    for (const opdag::ValueId id : opdag::inputs_of(node)) {
+      auto& all = keepers[static_cast<size_t>(id)];
+      all.insert(all.end(), found.begin(), found.end());
+    }
+  }
+  return keepers;
+}
+
+// By value: the last node that reads it or a view of it; -1 where none does.
+std::vector<int32_t> last_reads(const opdag::Graph& graph) {
+  std::vector<int32_t> last(graph.values.size(), -1);
+  for (size_t i = graph.nodes.size(); i-- > 0;) {
+    const opdag::Node& node = graph.nodes[i];
+    auto read = static_cast<int32_t>(i);
+    if (is_view(node)) {
+      for (const opdag::ValueId id : made_by(graph, node)) {
+        read = std::max(read, last[static_cast<size_t>(id)]);
+      }
+    }
+    for (const opdag::ValueId id : opdag::inputs_of(node)) {
+      last[static_cast<size_t>(id)] = std::max(last[static_cast<size_t>(id)], read);
+    }
+  }
+  return last;
+}
+
+std::vector<double> live_at(const opdag::Graph& graph, const std::vector<double>& passing) {
+  const std::vector<int32_t> last = last_reads(graph);
+  std::vector<double> change(graph.nodes.size() + 1, 0.0);
+  for (const opdag::Value& value : graph.values) {
+    const double bytes = passing[static_cast<size_t>(value.id)];
+    if (bytes <= 0) continue;
+    const int32_t made = graph.node_index(value.producer);
+    change[static_cast<size_t>(made)] += bytes;
+    change[static_cast<size_t>(std::max(made, last[static_cast<size_t>(value.id)])) + 1] -= bytes;
+  }
+  double live = 0;
+  for (double& at : change) at = live += at;
+  change.pop_back();
+  return change;
+}
+
+}  // namespace
+
+std::vector<opdag::ValueId> made_by(const opdag::Graph& graph, const opdag::Node& node) {
+  std::vector<opdag::ValueId> made;
+  for (const opdag::ValueId id : node.outputs) {
+    if (id == opdag::kNone) continue;
+    made.push_back(id);
+    for (const opdag::ValueId part : graph.value(id).elements) {
+      if (part != opdag::kNone) made.push_back(part);
+    }
+  }
+  return made;
+}
+
+Stash stash_of(const opdag::Graph& graph, job::Precision precision, const ValueBytes& bytes) {
+  Stash stash;
+  stash.backward = opdag::nodes_with_backward(graph);
+  stash.own = node_stash(graph, precision, bytes);
+  stash.passing.assign(graph.values.size(), 0.0);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (stash.backward[i]) continue;
+    stash.own[i] = 0;
+    if (is_view(graph.nodes[i])) continue;
+    for (const opdag::ValueId id : made_by(graph, graph.nodes[i])) {
+      stash.passing[static_cast<size_t>(id)] = bytes.kept[static_cast<size_t>(id)];
+    }
+  }
+  stash.keepers = keepers_of(graph, stash.backward);
+  stash.live = live_at(graph, stash.passing);
+  return stash;
+}
+
+}  // namespace weft::broker
