@@ -11,15 +11,16 @@ int MessageOutbox::urgency(MessageKind kind) {
       return 0;  // a few bytes that every stage waits for
     case MessageKind::kGradient:
       return 1;
+    // What a stage needs to begin its next step goes before that step's activations, which it takes
+    // only after it: by step, within one urgency.
     case MessageKind::kActivation:
-    case MessageKind::kEvalActivation:
-      return 2;
     case MessageKind::kTiedGradient:
-      return 3;
     case MessageKind::kTiedWeight:
-      return 4;
+      return 2;
+    case MessageKind::kEvalActivation:
+      return 3;  // its steps are counted apart
   }
-  return 4;
+  return 3;
 }
 
 void MessageOutbox::push(Message message) {

@@ -177,7 +177,7 @@ TEST(FrameLink, UrgentMessagesOvertakeAtFrameBorders) {
   const LinkRules rules(0, both, {1});
   MessageOutbox outbox(rules, 0, 1);
   outbox.on_connected({});
-  outbox.push(make_message(make_key(MessageKind::kTiedWeight, 0, 0, 3, 0), 20000));
+  outbox.push(make_message(make_key(MessageKind::kTiedWeight, 0, 0, 4, 0), 20000));
   outbox.push(make_message(make_key(MessageKind::kActivation, 0, 0, 3, 1), 9000));
   std::vector<std::byte> out;
   const auto first = append_frame(outbox, out);
@@ -198,6 +198,32 @@ TEST(FrameLink, UrgentMessagesOvertakeAtFrameBorders) {
                                                                   {MessageKind::kGradient, 1},
                                                                   {MessageKind::kActivation, 1},
                                                                   {MessageKind::kTiedWeight, 0}};
+  EXPECT_EQ(order, expected);
+}
+
+// A stage begins no step before it has the shared weights of the step before.
+TEST(FrameLink, ASharedWeightGoesBeforeTheNextStepsActivations) {
+  const std::vector<EdgeLink> both = {{0, 0, 1, 4, 4}};
+  const LinkRules rules(0, both, {1});
+  MessageOutbox outbox(rules, 0, 1);
+  outbox.on_connected({});
+  for (const auto& [kind, step, micro_batch] : {std::tuple{MessageKind::kEvalActivation, 0u, 0u},
+                                                {MessageKind::kActivation, 8u, 0u},
+                                                {MessageKind::kActivation, 8u, 1u},
+                                                {MessageKind::kTiedWeight, 7u, 0u},
+                                                {MessageKind::kTiedGradient, 7u, 0u},
+                                                {MessageKind::kActivation, 7u, 3u}}) {
+    outbox.push(make_message(make_key(kind, 0, 0, step, micro_batch), 9000));
+  }
+  std::vector<std::byte> out;
+  std::vector<MessageKind> order;
+  while (outbox.has_frame()) {
+    const auto next = append_frame(outbox, out);
+    if (next.last) order.push_back(next.key.kind);
+  }
+  const std::vector<MessageKind> expected = {
+      MessageKind::kTiedWeight, MessageKind::kTiedGradient, MessageKind::kActivation,
+      MessageKind::kActivation, MessageKind::kActivation,   MessageKind::kEvalActivation};
   EXPECT_EQ(order, expected);
 }
 
