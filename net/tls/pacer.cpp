@@ -11,10 +11,12 @@ constexpr double kWriteSeconds = 0.001;
 // urgent may come, and where nothing did.
 constexpr double kUrgentWriteSeconds = 0.005, kBulkWriteSeconds = 0.016;
 constexpr int64_t kMaxWindowMs = 3000;
+constexpr int kProbePlaces = 3;     // of a burst, in turn
 constexpr double kGrowing = 1.05;   // by more than this from window to window
 constexpr double kProbeGain = 1.1;  // of the first probe; then doubled in excess
 constexpr double kMaxProbeGain = 2;
 constexpr double kSuccess = 1.04;  // of the rate: a probe found more
+constexpr double kShared = 0.96;   // of the rate: a probe found less
 constexpr double kDrainGain = 0.5;
 constexpr int64_t kMinDrainMs = 20, kMaxDrainMs = 1000;
 constexpr int kMaxDrains = 3;     // in a row, before what remains is taken for the way itself
@@ -55,6 +57,8 @@ bool Pacer::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms) 
   round_trip_ms_ = round_trip_ms;
   shortest_ms_ = shortest_ms_ == 0 ? round_trip_ms : std::min(shortest_ms_, round_trip_ms);
   window_ms_ = 0;
+  // Who shared the way in the last burst may be gone in the next.
+  if (!usable) probe_every_ms_ = kMinProbeEveryMs;
   const bool interrupted = !usable && (phase_ == Phase::kDrain || phase_ == Phase::kProbe);
   if (usable) measured(rate, now_ms);
   if (interrupted)
@@ -90,6 +94,7 @@ void Pacer::drain(int64_t now_ms, double unseen_ms) {
 }
 
 void Pacer::measured(double rate, int64_t now_ms) {
+  best_ = std::max(best_, rate);
   switch (phase_) {
     case Phase::kFirst:
       return measured_first(rate, now_ms);
@@ -127,8 +132,13 @@ void Pacer::measured_cruise(double rate, int64_t now_ms) {
   } else if (queue < tolerance_ms() / 2 && usual_ < kFull * rate_) {
     cruise_gain_ = std::min(cruise_gain_ + kFaster, kMaxCruise);
   }
-  if (now_ms - phase_since_ms_ < probe_every_ms_) return;
-  probe_gain_ = kProbeGain;
+  // Neither a lull nor a drain puts it off: there may be one in every burst.
+  if (now_ms - probed_ms_ < probe_every_ms_) return;
+  // Not always at the same place of a burst, where others may send each time.
+  if (++due_windows_ <= probes_ % kProbePlaces) return;
+  due_windows_ = 0;
+  ++probes_;
+  probe_gain_ = std::clamp(best_ / rate_, kProbeGain, kMaxProbeGain);
   shortest_before_ms_ = std::exchange(shortest_ms_, round_trip_ms_);
   enter(Phase::kProbe, now_ms);
 }
@@ -144,6 +154,7 @@ void Pacer::measured_first(double rate, int64_t now_ms) {
   windows_ = growing ? 0 : windows_ + 1;
   if ((windows_ < 2 && !full) || !paced()) return;
   probe_every_ms_ = full ? 2 * kMinProbeEveryMs : kMinProbeEveryMs;
+  probed_ms_ = now_ms;
   cruise_gain_ = 1;
   drain(now_ms, 0);
 }
@@ -154,16 +165,23 @@ void Pacer::measured_probe(double rate, int64_t now_ms) {
   const double unseen_ms = (cruise_gain_ * probe_gain_ - 1) * std::min(base_ms(), probed_ms);
   // The first window still holds what was sent before the probe; a queue answers sooner.
   if (++windows_ < 2 && !queued) return;
+  probed_ms_ = now_ms;
   if (rate > kSuccess * rate_) {
     last_ = rate_ = rate;
     probe_gain_ = std::min(1 + 2 * (probe_gain_ - 1), kMaxProbeGain);
     probe_every_ms_ = kMinProbeEveryMs;
     return queued ? drain(now_ms, unseen_ms) : enter(Phase::kProbe, now_ms);
   }
+  // Less than before it: others shared the way meanwhile, and nothing is learnt.
+  if (rate < kShared * rate_) {
+    probe_every_ms_ = kMinProbeEveryMs;
+    return drain(now_ms, unseen_ms);
+  }
   // A full link's rate; else no more than noise, followed slowly so that the pace does not wander.
   const double found = std::clamp(rate - rate_, -0.02 * rate_, 0.02 * rate_);
   rate_ += queued && found > 0 ? found : found / 4;
   last_ = rate_;
+  best_ = (best_ + rate_) / 2;
   probe_every_ms_ = std::min(4 * probe_every_ms_, kMaxProbeEveryMs);
   drain(now_ms, unseen_ms);
 }

@@ -7,8 +7,9 @@
 // The rate is that of acknowledged bytes over windows in which there was always more to send: at
 // first unpaced, until a queue stands in the way for a whole window or the rate grows no more;
 // later in short probes a little above the rate, larger ones while they succeed, rarer ones while
-// they fail. A queue is what the round trip exceeds the shortest by. One that was built is drained
-// for as long as its length asks. In between the pace follows two signs: a short queue (slower),
+// they fail. What a window once brought is tried first: others may have shared the way since. A
+// queue is what the round trip exceeds the shortest by. One that was built is drained for as long
+// as its length asks. In between the pace follows two signs: a short queue (slower),
 // less acknowledged than the rate without one, which is a pace the kernel's timers do not keep
 // (faster). A link that acknowledges clearly less than its rate has become slower and is measured
 // anew; a queue that draining does not shorten is none: the way has become longer.
@@ -69,18 +70,20 @@ class Pacer {
 
   Phase phase_ = Phase::kFirst;
   double rate_ = 0, last_ = 0, probe_gain_ = 1, cruise_gain_ = 1;
+  double best_ = 0;             // of a window; nearer to the rate with each probe that fails
   double usual_ = 0;            // rate of recent windows while cruising
   double queue_before_ms_ = 0;  // at the end of the window before
   int drains_ = 0;              // in a row
   bool drained_ = false;        // in the window before
   int64_t probe_every_ms_ = kMinProbeEveryMs;
-  double round_trip_ms_ = 0;                         // the latest
+  int probes_ = 0, due_windows_ = 0;  // windows in which a probe was due and not made
+  double round_trip_ms_ = 0;          // the latest
   double shortest_ms_ = 0, shortest_before_ms_ = 0;  // since the last probe, and before it
   int windows_ = 0;  // of this phase; slow ones in a row while cruising
   bool begun_ = false, busy_ = false, more_ = false;
   bool urgent_ = false;  // something was, lately
   int64_t urgent_ms_ = 0;
-  int64_t since_ms_ = 0, phase_since_ms_ = 0, window_ms_ = kMinWindowMs;
+  int64_t since_ms_ = 0, phase_since_ms_ = 0, probed_ms_ = 0, window_ms_ = kMinWindowMs;
   uint64_t acknowledged_ = 0;
 };
 

@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <vector>
+
+#include "base/rng.h"
 
 namespace weft::net {
 namespace {
@@ -24,7 +27,7 @@ struct SimulatedLink {
   Report report;
   int64_t now_ms = 1000000;
   Pacer pacer;
-  bool busy = true, urgent = false;
+  bool busy = true, urgent = false, silent = false;  // silent: between bursts
 
   double queue_ms() const { return 1000 * queue / rate; }
   void run(int64_t ms) {
@@ -32,7 +35,7 @@ struct SimulatedLink {
     for (const int64_t end = now_ms + ms; now_ms < end; ++now_ms) {
       const double pace =
           pacer.pacing_rate() == 0 ? 1e12 : static_cast<double>(pacer.pacing_rate());
-      const double sent = busy ? pace / 1000 : rate / 4000;
+      const double sent = silent ? 0 : busy ? pace / 1000 : rate / 4000;
       queue = std::min(queue + sent, rate * queue_limit_ms / 1000);
       const double now = std::min(queue, rate / 1000);
       queue -= now;
@@ -43,6 +46,7 @@ struct SimulatedLink {
         report = under_way.front();
         under_way.pop_front();
       }
+      if (silent) continue;
       pacer.note(busy);
       if (urgent) pacer.note_urgent(now_ms);
       if (pacer.due(now_ms)) {
@@ -170,6 +174,54 @@ TEST(Pacer, ALullEndsADrainAndAProbe) {
                 0.1 * link.pacer.rate());
     EXPECT_FALSE(reached()) << probe;
   }
+}
+
+// A pipeline's bursts, a second each or some round trips. The first share the line, and each does
+// for a part of it, as where the exchange of a shared weight falls into it. Of what the line could
+// carry, the share that it did.
+double share_of_bursts(uint64_t seed) {
+  Rng rng(derive_seed({seed}));
+  const auto between = [&](uint64_t least, uint64_t most) {
+    return static_cast<int64_t>(least + rng.below(most - least));
+  };
+  SimulatedLink link;
+  const double full = 1000.0 * static_cast<double>(between(500, 10000));
+  const int64_t round_trip_ms = between(10, 100);
+  link.round_trip_ms = static_cast<double>(round_trip_ms);
+  const int64_t burst_ms = std::max(between(1000, 2500), 18 * round_trip_ms);
+  const int64_t lull_ms = between(100, 2000);
+  const double share = 0.01 * static_cast<double>(between(50, 100));
+  const int64_t shared_at_ms = burst_ms * between(0, 80) / 100, shared_ms = between(0, 150);
+  double carried = 0, possible = 0;
+  const auto part = [&](int64_t ms, double rate, bool counts) {
+    link.rate = rate;
+    const double before = link.carried;
+    link.run(ms);
+    if (!counts) return;
+    carried += link.carried - before;
+    possible += rate * static_cast<double>(ms) / 1000;
+  };
+  part(400, full, false);
+  for (int burst = 0; burst < 12; ++burst) {
+    const double now = burst < 2 ? share * full : full;
+    part(shared_at_ms, now, burst >= 6);
+    part(shared_ms, share * now, burst >= 6);
+    part(burst_ms - shared_at_ms - shared_ms, now, burst >= 6);
+    link.pacer.note(false);
+    link.silent = true;
+    part(lull_ms, now, false);
+    link.silent = false;
+  }
+  return carried / possible;
+}
+
+TEST(Pacer, FindsTheRateFromBursts) {
+  std::vector<double> shares;
+  for (uint64_t seed = 0; seed < 500; ++seed) shares.push_back(share_of_bursts(seed));
+  std::sort(shares.begin(), shares.end());
+  EXPECT_GT(shares[250], 0.98);
+  EXPECT_GT(shares[25], 0.95);
+  EXPECT_GT(shares[0], 0.7);
 }
 
 // A message a second: the silence before it is no slow link. (One took a link of 200 Mbit/s for one
