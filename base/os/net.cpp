@@ -1,6 +1,7 @@
 #include "base/os/net.h"
 
 #include <arpa/inet.h>
+#include <linux/inet_diag.h>
 #include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -57,6 +58,31 @@ std::string set_congestion_control(int socket, const std::string& name) {
   return {granted, ::strnlen(granted, sizeof granted)};
 }
 
+std::string restart_congestion_control(int socket) {
+  const std::string name = set_congestion_control(socket, "");
+  // Asked for again, the same one would be left as it is.
+  const char* other = name == "reno" ? "cubic" : "reno";
+  if (set_congestion_control(socket, other) == name) return name;
+  return set_congestion_control(socket, name);
+}
+
+BbrPhase bbr_phase(int socket) {
+  if (set_congestion_control(socket, "") != "bbr") return BbrPhase::kUnknown;
+  tcp_bbr_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_CC_INFO, &info, &size) != 0 || size < sizeof info) {
+    return BbrPhase::kUnknown;
+  }
+  // Before the first acknowledgement it knows no rate, and its gains are not set yet.
+  if (info.bbr_bw_lo == 0 && info.bbr_bw_hi == 0) return BbrPhase::kStartup;
+  // Gains are in 256ths (tcp_bbr.c): it sends by more than twice what it saw only at first, and
+  // drains with the window of then; a window of one way's content is that of a probe.
+  constexpr uint32_t kOne = 256;
+  if (info.bbr_pacing_gain > 2 * kOne) return BbrPhase::kStartup;
+  if (info.bbr_cwnd_gain > 2 * kOne) return BbrPhase::kDrain;
+  return info.bbr_cwnd_gain > kOne ? BbrPhase::kProbeBandwidth : BbrPhase::kProbeRoundTrip;
+}
+
 std::optional<TcpProgress> tcp_progress(int socket) {
   tcp_info info{};
   socklen_t size = sizeof info;
@@ -68,8 +94,12 @@ std::optional<TcpProgress> tcp_progress(int socket) {
   // Of a system that does not tell it the field is not filled; before the first there is none.
   const bool told = size >= offsetof(tcp_info, tcpi_min_rtt) + sizeof info.tcpi_min_rtt &&
                     info.tcpi_min_rtt != ~uint32_t{0};
-  return TcpProgress{info.tcpi_bytes_acked + out_of_order, info.tcpi_rtt / 1000.0,
-                     told ? info.tcpi_min_rtt / 1000.0 : 0, info.tcpi_total_retrans};
+  return TcpProgress{info.tcpi_bytes_acked + out_of_order,
+                     info.tcpi_rtt / 1000.0,
+                     told ? info.tcpi_min_rtt / 1000.0 : 0,
+                     info.tcpi_total_retrans,
+                     info.tcpi_notsent_bytes,
+                     info.tcpi_ca_state >= TCP_CA_CWR};
 }
 
 }  // namespace weft::os

@@ -18,6 +18,11 @@ void set_pacing_rate(int socket, uint64_t bytes_per_second);
 // How the socket reacts to loss and queues: "cubic", "bbr", …; "" asks for the system's own.
 // Returns what it has from then on; "" where that cannot be told.
 std::string set_congestion_control(int socket, const std::string& name);
+// Has the socket's control begin anew, from the window there is. Returns what it has from then on.
+std::string restart_congestion_control(int socket);
+// What bbr is about; unknown where a socket has another control.
+enum class BbrPhase { kUnknown, kStartup, kDrain, kProbeBandwidth, kProbeRoundTrip };
+BbrPhase bbr_phase(int socket);
 struct TcpProgress {
   // Bytes, by the other side's TCP since the connection began; those behind a gap are estimated by
   // their segments.
@@ -25,6 +30,8 @@ struct TcpProgress {
   double round_trip_ms = 0;    // smoothed
   double shortest_ms = 0;      // round trip, of the last minutes; 0: unknown
   uint64_t retransmitted = 0;  // segments
+  uint64_t unsent = 0;         // bytes in the kernel
+  bool repairing = false;      // a loss
 };
 std::optional<TcpProgress> tcp_progress(int socket);
 

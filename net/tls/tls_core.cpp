@@ -417,6 +417,7 @@ void TlsCore::tick(Link& link, int64_t now) {
         connection->push_control(PingFrame{connection->pings.ask(monotonic_seconds())});
       }
     }
+    if (connection->warm_up.rests()) start_anew(*connection);
     // Half the time is kept for a new connection to prove that only the old one is dead.
     if (now - connection->last_heard_ms > options_.link_timeout_ms / 2) {
       lost(connection, fmt::format("silent for {} ms", now - connection->last_heard_ms));

@@ -151,6 +151,7 @@ class TlsCore {
   static void limit_unsent(Connection& connection);
   void warm_up(Connection& connection);
   void observe(Connection& connection);
+  void start_anew(Connection& connection);
   void fill_further(Connection& connection, const os::TcpProgress& progress);
   void pace(Connection& connection, const os::TcpProgress& progress);
   void wake(Link& link);

@@ -99,13 +99,32 @@ void TlsCore::warm_up(Connection& connection) {
 void TlsCore::observe(Connection& connection) {
   const bool more = connection.link->outbox.has_frame();
   connection.pacer.note(more);
-  if (!more) connection.link->runs.lull();
+  if (!more) {
+    connection.link->runs.lull();
+    connection.warm_up.note_last(now_ms());
+  }
   const bool fills = connection.warm_up.due(now_ms()), paces = connection.pacer.due(now_ms());
   if (!fills && !paces) return;
   const auto progress = os::tcp_progress(connection.socket().native_handle());
   if (!progress) return;
   if (fills) fill_further(connection, *progress);
   if (paces) pace(connection, *progress);
+}
+
+// In a pause: what bbr takes for the way's rate holds for a moment at which others sent, too, or
+// for bursts that ended before it could see more.
+void TlsCore::start_anew(Connection& connection) {
+  if (connection.link->outbox.has_frame() || connection.warm_up.filling()) return;
+  const int socket = connection.socket().native_handle();
+  const os::BbrPhase phase = os::bbr_phase(socket);
+  // The window it had before is known to itself alone.
+  if (phase == os::BbrPhase::kUnknown || phase == os::BbrPhase::kProbeRoundTrip) return;
+  const auto progress = os::tcp_progress(socket);
+  if (!progress || progress->unsent > 0 || progress->repairing) return;
+  if (connection.warm_up.start_anew(now_ms(), progress->round_trip_ms,
+                                    phase == os::BbrPhase::kStartup)) {
+    os::restart_congestion_control(socket);
+  }
 }
 
 void TlsCore::fill_further(Connection& connection, const os::TcpProgress& progress) {

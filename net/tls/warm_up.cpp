@@ -41,6 +41,27 @@ void WarmUp::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms)
              padding_bytes_ < kMaxBytes && now_ms - begun_ms_ < kMaxMs;
 }
 
+void WarmUp::note_large(int64_t now_ms) {
+  large_ms_ = now_ms;
+  if (!bursts_) burst_since_ms_ = now_ms;
+  bursts_ = true;
+}
+
+void WarmUp::note_last(int64_t now_ms) {
+  if (!bursts_) return;
+  bursts_ = false;
+  rests_ = far_;
+  burst_ms_ = now_ms - burst_since_ms_;
+}
+
+bool WarmUp::start_anew(int64_t now_ms, double round_trip_ms, bool starting_up) {
+  rests_ = false;
+  if (static_cast<double>(burst_ms_) >= kShortRoundTrips * round_trip_ms) return false;
+  if (starting_up && now_ms - anew_ms_ < kAnewMs) return false;
+  anew_ms_ = now_ms;
+  return true;
+}
+
 size_t WarmUp::unsent_bytes() const {
   return std::clamp(static_cast<size_t>(kUnsentShare * latest_bytes_), kMinUnsent, kMaxUnsent);
 }

@@ -6,6 +6,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace weft::net {
 namespace {
@@ -124,6 +125,55 @@ TEST(WarmUp, PingsKeepAWayWarmWhileItHasMessages) {
   EXPECT_FALSE(warm_up.keep_warm(now + WarmUp::kPauseMs, now, "cubic")) << "nothing to carry";
   start.warm_up.note_large(now + WarmUp::kPauseMs);
   EXPECT_TRUE(warm_up.keep_warm(now + WarmUp::kPauseMs, now, "cubic"));
+}
+
+// A burst of so long, of messages handed over at its beginning.
+void burst(WarmUp& warm_up, int64_t now_ms, int64_t took_ms) {
+  warm_up.note_large(now_ms);
+  warm_up.note_large(now_ms + took_ms / 2);
+  warm_up.note_last(now_ms + took_ms);
+}
+
+TEST(WarmUp, BbrBeginsAnewAfterABurstTooShortForItsSearch) {
+  SimulatedStart start;
+  ASSERT_TRUE(start.begin(1 << 18));
+  WarmUp& warm_up = start.warm_up;
+  const int64_t now = start.now_ms;
+  EXPECT_FALSE(warm_up.rests());
+  burst(warm_up, now, 399);
+  ASSERT_TRUE(warm_up.rests());
+  EXPECT_TRUE(warm_up.start_anew(now + 450, 100, false));
+  EXPECT_FALSE(warm_up.rests()) << "once a burst";
+  burst(warm_up, now + 1000, 400);
+  ASSERT_TRUE(warm_up.rests());
+  EXPECT_FALSE(warm_up.start_anew(now + 1450, 100, false)) << "it could search itself";
+  EXPECT_FALSE(warm_up.rests());
+}
+
+// While it starts up it need not, but every five seconds, or it stops to see the shortest round
+// trip in the middle of a burst.
+TEST(WarmUp, BbrThatStartsUpBeginsAnewNowAndThen) {
+  SimulatedStart start;
+  ASSERT_TRUE(start.begin(1 << 18));
+  WarmUp& warm_up = start.warm_up;
+  std::vector<int64_t> anew;
+  for (int64_t now = start.now_ms; now < start.now_ms + 30000; now += 700) {
+    burst(warm_up, now, 50);
+    if (warm_up.start_anew(now + 60, 100, true)) anew.push_back(now);
+  }
+  ASSERT_GE(anew.size(), 5u);
+  for (size_t i = 1; i < anew.size(); ++i) {
+    EXPECT_GE(anew[i] - anew[i - 1], WarmUp::kAnewMs);
+    EXPECT_LE(anew[i] - anew[i - 1], WarmUp::kAnewMs + 700);
+  }
+}
+
+TEST(WarmUp, OnAShortWayNothingBeginsAnew) {
+  SimulatedStart start;
+  start.round_trip_ms = WarmUp::kFarMs - 0.1;
+  start.begin(1 << 18);
+  burst(start.warm_up, start.now_ms, 10);
+  EXPECT_FALSE(start.warm_up.rests());
 }
 
 }  // namespace
