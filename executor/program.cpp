@@ -60,6 +60,7 @@ class Program::Compiler {
     }
     program_.slots_ = static_cast<size_t>(next_slot_);
     if (!tape_serves_) program_.differentiation_ = Differentiation::kAutograd;
+    drop_unread();
     find_last_uses();
     return std::move(program_);
   }
@@ -130,6 +131,7 @@ class Program::Compiler {
       for (std::string_view name : info->writes_buffers) {
         const auto index = step.handle->schema().argumentIndexWithName(name);
         if (index) step.buffer_arguments.push_back(*index);
+        step.writes = true;
       }
     }
     if (node.outputs.size() > step.handle->schema().returns().size()) {
@@ -178,7 +180,10 @@ class Program::Compiler {
           }
       }
     }
-    if (node.atomic_group != kNone) tape_serves_ = false;
+    if (node.atomic_group != kNone) {
+      tape_serves_ = false;
+      step.writes = true;
+    }
     step.plan = tape::make_plan(*step.handle, step.op, spec_.device.type(), std::move(flat));
   }
 
@@ -197,6 +202,37 @@ class Program::Compiler {
       named.back().resize(i + 1, kNone);
       named.back().back() = parts.back().second;
     }
+  }
+
+  // Steps for results that nobody reads, such as masks that run as is_causal.
+  void drop_unread() {
+    std::vector<bool> read(static_cast<size_t>(next_slot_), false);
+    for (int32_t slot : program_.output_slots_) read[static_cast<size_t>(slot)] = true;
+    for (int32_t slot : program_.tap_slots_) read[static_cast<size_t>(slot)] = true;
+    const auto is_read = [&read](const std::pair<int32_t, int32_t>& made) {
+      return read[static_cast<size_t>(made.second)];
+    };
+    std::vector<Step>& steps = program_.steps_;
+    std::vector<bool> kept(steps.size(), false);
+    for (size_t i = steps.size(); i-- > 0;) {
+      const Step& step = steps[i];
+      kept[i] = step.writes || std::any_of(step.results.begin(), step.results.end(), is_read) ||
+                std::any_of(step.parts.begin(), step.parts.end(), [&](const auto& parts) {
+                  return std::any_of(parts.begin(), parts.end(), is_read);
+                });
+      if (!kept[i]) continue;
+      if (step.from != kNone) read[static_cast<size_t>(step.from)] = true;
+      for (const ArgTemplate& argument : step.arguments) {
+        for (int32_t slot : argument.slots) {
+          if (slot != kNone) read[static_cast<size_t>(slot)] = true;
+        }
+      }
+    }
+    std::vector<Step> left;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (kept[i]) left.push_back(std::move(steps[i]));
+    }
+    steps = std::move(left);
   }
 
   void find_last_uses() {

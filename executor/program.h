@@ -98,6 +98,7 @@ class Program {
     std::vector<int32_t> drops;             // slots whose last use this is
     int32_t from = opdag::kNone;
     bool random = false;
+    bool writes = false;         // it may write what it is given
     bool keep_in_range = false;  // the number of a masked_fill
     opdag::NodeId node = opdag::kNone;
     std::string op;

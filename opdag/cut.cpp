@@ -18,11 +18,11 @@ std::string describe(const Graph& graph, int32_t position) {
 }
 
 // Whether stage `to` is reached from stage `from` over edges between stages.
-bool stage_reaches(const Flow& flow, const std::vector<int32_t>& stage_of, int32_t stages,
+bool stage_reaches(const CutFlow& flow, const std::vector<int32_t>& stage_of, int32_t stages,
                    int32_t from, int32_t to) {
   std::vector<std::vector<int32_t>> next(static_cast<size_t>(stages));
   for (size_t i = 0; i < flow.successors.size(); ++i) {
-    for (int32_t j : flow.successors[i]) {
+    for (int32_t j : flow.sends_to(i)) {
       const int32_t a = stage_of[i], b = stage_of[static_cast<size_t>(j)];
       if (a != b) next[static_cast<size_t>(a)].push_back(b);
     }
@@ -165,11 +165,11 @@ class Components {
 // Units in topological order; among the ready ones the smallest first node goes first.
 std::vector<std::vector<int32_t>> order_units(std::vector<std::vector<int32_t>> units,
                                               const std::vector<int32_t>& unit_of,
-                                              const Flow& flow) {
+                                              const CutFlow& flow) {
   std::vector<int32_t> waiting(units.size(), 0);
   const auto for_each_edge = [&](size_t unit, const std::function<void(size_t)>& visit) {
     for (int32_t node : units[unit]) {
-      for (int32_t user : flow.successors[static_cast<size_t>(node)]) {
+      for (int32_t user : flow.sends_to(static_cast<size_t>(node))) {
         const auto other = static_cast<size_t>(unit_of[static_cast<size_t>(user)]);
         if (other != unit) visit(other);
       }
@@ -198,13 +198,34 @@ std::vector<std::vector<int32_t>> order_units(std::vector<std::vector<int32_t>> 
   return sorted;
 }
 
+// What each stage computes for itself stands with its first reader.
+std::vector<std::vector<int32_t>> with_first_readers(const std::vector<std::vector<int32_t>>& units,
+                                                     const CutFlow& flow) {
+  std::vector<size_t> unit_of(flow.copied.size(), 0);
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    for (int32_t node : units[unit]) unit_of[static_cast<size_t>(node)] = unit;
+  }
+  for (size_t i = unit_of.size(); i-- > 0;) {
+    if (!flow.copied[i] || flow.successors[i].empty()) continue;
+    size_t first = units.size();
+    for (int32_t user : flow.successors[i]) {
+      first = std::min(first, unit_of[static_cast<size_t>(user)]);
+    }
+    unit_of[i] = first;
+  }
+  std::vector<std::vector<int32_t>> result(units.size());
+  for (size_t i = 0; i < unit_of.size(); ++i) result[unit_of[i]].push_back(static_cast<int32_t>(i));
+  std::erase_if(result, [](const auto& unit) { return unit.empty(); });
+  return result;
+}
+
 }  // namespace
 
 // A numbering that never falls along an edge is at once convex, acyclic and topological; and a
 // legal cut has such a numbering. So one pass over the edges decides.
 Status check_partition(const Graph& graph, const Partition& partition) {
   WEFT_TRY_STATUS(check_shape(graph, partition));
-  const Flow flow(graph);
+  const CutFlow flow(graph);
   const auto& stage_of = partition.stage_of;
   for (const auto& set : inseparable_sets(graph, flow)) {
     for (int32_t node : set) {
@@ -219,7 +240,7 @@ Status check_partition(const Graph& graph, const Partition& partition) {
     }
   }
   for (size_t i = 0; i < flow.successors.size(); ++i) {
-    for (int32_t j : flow.successors[i]) {
+    for (int32_t j : flow.sends_to(i)) {
       const int32_t a = stage_of[i], b = stage_of[static_cast<size_t>(j)];
       if (a <= b) continue;
       const bool cycle = stage_reaches(flow, stage_of, partition.stages, b, a);
@@ -235,7 +256,7 @@ Status check_partition(const Graph& graph, const Partition& partition) {
 }
 
 std::vector<std::vector<int32_t>> cut_units(const Graph& graph) {
-  const Flow flow(graph);
+  const CutFlow flow(graph);
   const size_t nodes = graph.nodes.size();
   DisjointSets sets(nodes);
   for (const auto& set : inseparable_sets(graph, flow)) {
@@ -246,7 +267,7 @@ std::vector<std::vector<int32_t>> cut_units(const Graph& graph) {
   std::vector<std::vector<int32_t>> merged(nodes);
   for (size_t i = 0; i < nodes; ++i) {
     const int32_t from = sets.find(static_cast<int32_t>(i));
-    for (int32_t j : flow.successors[i]) {
+    for (int32_t j : flow.sends_to(i)) {
       if (const int32_t to = sets.find(j); to != from) {
         merged[static_cast<size_t>(from)].push_back(to);
       }
@@ -266,7 +287,7 @@ std::vector<std::vector<int32_t>> cut_units(const Graph& graph) {
     unit_of[i] = unit;
     units[static_cast<size_t>(unit)].push_back(static_cast<int32_t>(i));
   }
-  return order_units(std::move(units), unit_of, flow);
+  return with_first_readers(order_units(std::move(units), unit_of, flow), flow);
 }
 
 }  // namespace weft::opdag

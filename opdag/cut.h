@@ -1,10 +1,10 @@
-// Cuts: how a graph is divided into stages, and what each stage then is. Pure.
+// Cuts: how a graph is divided into stages, and what each stage then is. Pure. Functions that take
+// a Partition check it (the Result ones) or expect a checked one (tied_uses).
 //
 // A legal cut has convex stages (no path leaves a stage and comes back) and an acyclic graph of
-// stages, numbered in a topological order of it; units (see cut_units) stay whole. Leaves (user
-// inputs, parameters, buffers, constants) are never edges: each stage reads its own.
-//
-// Functions that take a Partition check it (the Result ones) or expect a checked one (tied_uses).
+// stages, numbered in a topological order of it; units (see cut_units) stay whole. Leaves are never
+// edges: each stage reads its own. Nor is what is computed from nothing (from_nothing.h): each
+// stage that reads it runs its makers, whichever is theirs, and no path leads through them.
 #pragma once
 
 #include <cstdint>
@@ -63,11 +63,11 @@ struct Stage {
 
 Result<Stage> extract_stage(const Graph& graph, const Partition& partition, int32_t index);
 
-// The unit of every cut: sets of nodes that must stay together, each ascending, listed in a
-// topological order of the units (ties: the smaller first node first). Together stay the nodes of
-// an atomic group; a producer and its users where the value is no tensor (a list taken whole, a
-// scalar); all that write, update or read a buffer that anything writes (batch_norm used twice has
-// one history). What lies on a path between two nodes of a unit belongs to it.
+// The unit of every cut: sets of nodes that must stay together, each ascending, in a topological
+// order of the units (ties: the smaller first node first). Together stay the nodes of an atomic
+// group; a producer and its users where the value is no tensor (a list taken whole, a scalar); all
+// that write, update or read a buffer that anything writes; what lies on a path between two nodes
+// of a unit. What is computed from nothing stands with the first unit that reads it.
 std::vector<std::vector<int32_t>> cut_units(const Graph& graph);
 
 // Splits into `stages` contiguous runs of the unit order with the least largest weight (exact);

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "opdag/cut_flow.h"
 #include "opdag/derive.h"
 
 namespace weft::opdag {
@@ -51,7 +52,8 @@ class Layout {
       : eval_(eval),
         stages_of_(weight_stages(train, partition)),
         stages_(partition.stages),
-        loss_stage_(loss_stage) {
+        loss_stage_(loss_stage),
+        flow_(eval) {
     if (eval.loss_output != kNone) {
       loss_ = eval.outputs[static_cast<size_t>(eval.loss_output)].value;
     }
@@ -99,9 +101,8 @@ class Layout {
 
   // The stage an input comes from; weights are noted.
   int32_t read(ValueId id, std::map<std::string, const std::set<int32_t>*>& needed) const {
-    const Value& value = eval_.value(id);
-    if (value.producer != kNone) {
-      return std::max(stage_of_[static_cast<size_t>(eval_.node_index(value.producer))], 0);
+    if (const int32_t from = flow_.sender(id); from != kNone) {
+      return std::max(stage_of_[static_cast<size_t>(from)], 0);
     }
     const Leaf* leaf = eval_.leaf_of(id);
     if (leaf == nullptr || leaf->kind == LeafKind::kUserInput) return 0;
@@ -113,6 +114,7 @@ class Layout {
   const Graph& eval_;
   StagesOfWeight stages_of_;
   int32_t stages_, loss_stage_;
+  CutFlow flow_;
   ValueId loss_ = kNone;
   std::vector<int32_t> stage_of_;
 };

@@ -50,19 +50,10 @@ class BufferKeys {
   int32_t count_ = 0;
 };
 
-// For each buffer that anything writes: all nodes that write, update or read it.
-void add_buffer_sets(const Graph& graph, const Flow& flow,
-                     std::vector<std::vector<int32_t>>& sets) {
-  const BufferKeys keys(graph);
-  std::vector<std::vector<int32_t>> touched(static_cast<size_t>(keys.count()));
-  std::vector<bool> written(touched.size(), false);
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    const Node& node = graph.nodes[i];
-    for (ValueId id : inputs_of(node)) {
-      if (const int32_t key = keys.of_value(id); key != kNone) {
-        touched[static_cast<size_t>(key)].push_back(static_cast<int32_t>(i));
-      }
-    }
+// By key: whether an operator writes such a buffer, or it is updated.
+std::vector<bool> written_buffers(const Graph& graph, const BufferKeys& keys) {
+  std::vector<bool> written(static_cast<size_t>(keys.count()), false);
+  for (const Node& node : graph.nodes) {
     const OpInfo* info = find_op(node.op);
     if (info == nullptr) continue;
     for (std::string_view name : info->writes_buffers) {
@@ -73,9 +64,29 @@ void add_buffer_sets(const Graph& graph, const Flow& flow,
     }
   }
   for (const BufferUpdate& update : graph.buffer_updates) {
+    if (const int32_t key = keys.of_name(update.target); key != kNone) {
+      written[static_cast<size_t>(key)] = true;
+    }
+  }
+  return written;
+}
+
+// For each buffer that anything writes: all nodes that write, update or read it.
+void add_buffer_sets(const Graph& graph, const Flow& flow,
+                     std::vector<std::vector<int32_t>>& sets) {
+  const BufferKeys keys(graph);
+  std::vector<std::vector<int32_t>> touched(static_cast<size_t>(keys.count()));
+  const std::vector<bool> written = written_buffers(graph, keys);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (ValueId id : inputs_of(graph.nodes[i])) {
+      if (const int32_t key = keys.of_value(id); key != kNone) {
+        touched[static_cast<size_t>(key)].push_back(static_cast<int32_t>(i));
+      }
+    }
+  }
+  for (const BufferUpdate& update : graph.buffer_updates) {
     const int32_t key = keys.of_name(update.target);
     if (key == kNone) continue;
-    written[static_cast<size_t>(key)] = true;
     const int32_t producer = flow.producer[static_cast<size_t>(update.value)];
     if (producer != kNone) touched[static_cast<size_t>(key)].push_back(producer);
   }
@@ -114,6 +125,21 @@ Flow::Flow(const Graph& graph)
     }
   }
   for (auto& next : successors) sort_unique(next);
+}
+
+std::vector<bool> values_as_loaded(const Graph& graph) {
+  const BufferKeys keys(graph);
+  const std::vector<bool> written = written_buffers(graph, keys);
+  std::vector<bool> result(graph.values.size(), false);
+  for (const Leaf& leaf : graph.leaves) {
+    const bool kept =
+        leaf.kind == LeafKind::kConstant || (leaf.kind == LeafKind::kBuffer && !leaf.persistent);
+    const int32_t key = keys.of_value(leaf.value);
+    if (kept && !(key != kNone && written[static_cast<size_t>(key)])) {
+      result[static_cast<size_t>(leaf.value)] = true;
+    }
+  }
+  return result;
 }
 
 std::vector<std::vector<int32_t>> inseparable_sets(const Graph& graph, const Flow& flow) {

@@ -45,7 +45,7 @@ Partition from_borders(const std::vector<std::vector<int32_t>>& units, size_t no
 }
 
 // Bytes that cross each border of the unit order: border[j] lies before unit j.
-std::vector<double> border_bytes(const Graph& graph, const Flow& flow,
+std::vector<double> border_bytes(const Graph& graph, const CutFlow& flow,
                                  const std::vector<std::vector<int32_t>>& units) {
   std::vector<size_t> unit_of(graph.nodes.size(), 0);
   for (size_t unit = 0; unit < units.size(); ++unit) {
@@ -53,7 +53,7 @@ std::vector<double> border_bytes(const Graph& graph, const Flow& flow,
   }
   std::vector<double> change(units.size() + 2, 0.0);
   for (const Value& value : graph.values) {
-    const int32_t from = flow.producer[static_cast<size_t>(value.id)];
+    const int32_t from = flow.sender(value.id);
     if (from == kNone || value.kind != ValueKind::kTensor) continue;
     const size_t made = unit_of[static_cast<size_t>(from)];
     size_t last = made;
@@ -131,10 +131,22 @@ std::vector<size_t> cheapest_borders(const std::vector<double>& sums,
   return ends;
 }
 
+// The one node of a unit that is not computed by each stage for itself; kNone where more are.
+int32_t only_sender(const std::vector<int32_t>& unit, const CutFlow& flow) {
+  int32_t only = kNone;
+  for (int32_t node : unit) {
+    if (flow.copied[static_cast<size_t>(node)]) continue;
+    if (only != kNone) return kNone;
+    only = node;
+  }
+  return only;
+}
+
 // Moves units that only make or view values (masks, position ids, expanded views) to the first
 // stage that uses them, last unit first so that chains follow. A unit whose results are needed in
 // several later stages still moves: it then feeds those from the first of them.
-void pull_to_users(const Graph& graph, const Flow& flow,
+// What stands with such a unit because each stage computes it for itself goes along.
+void pull_to_users(const Graph& graph, const CutFlow& flow,
                    const std::vector<std::vector<int32_t>>& units,
                    const std::vector<double>& weights, double bound, Partition& partition) {
   auto& stage_of = partition.stage_of;
@@ -146,8 +158,9 @@ void pull_to_users(const Graph& graph, const Flow& flow,
     ++members[stage];
   }
   for (size_t unit = units.size(); unit-- > 0;) {
-    if (units[unit].size() != 1) continue;
-    const auto position = static_cast<size_t>(units[unit].front());
+    const int32_t only = only_sender(units[unit], flow);
+    if (only == kNone) continue;
+    const auto position = static_cast<size_t>(only);
     const Node& node = graph.nodes[position];
     const OpInfo* info = find_op(node.op);
     const bool cheap = info != nullptr && (info->cost_class == CostClass::kCreate ||
@@ -161,7 +174,7 @@ void pull_to_users(const Graph& graph, const Flow& flow,
     if (there == here || members[here] == 1 || load[there] + weights[unit] > bound) continue;
     int64_t read = 0, made = 0;
     for (ValueId id : inputs_of(node)) {
-      if (id == kNone || flow.producer[static_cast<size_t>(id)] == kNone) continue;
+      if (flow.sender(id) == kNone) continue;
       read += meta_bytes(graph.value(id).meta);
     }
     for (ValueId id : node.outputs) {
@@ -172,7 +185,7 @@ void pull_to_users(const Graph& graph, const Flow& flow,
       }
     }
     if (read >= made) continue;
-    stage_of[position] = first;
+    for (int32_t member : units[unit]) stage_of[static_cast<size_t>(member)] = first;
     load[here] -= weights[unit];
     load[there] += weights[unit];
     --members[here];
@@ -198,7 +211,7 @@ Result<Partition> split_contiguous(const Graph& graph, const std::vector<double>
     }
     sums[unit + 1] = sums[unit] + unit_weights[unit];
   }
-  const Flow flow(graph);
+  const CutFlow flow(graph);
   const double bound = least_largest(sums, stages) * (1 + std::max(slack, 0.0));
   const auto ends = cheapest_borders(sums, border_bytes(graph, flow, units), stages, bound);
   Partition partition = from_borders(units, graph.nodes.size(), ends);
@@ -224,14 +237,14 @@ Result<Partition> split_at(const Graph& graph, const std::vector<int32_t>& ends)
   }
   Partition partition = from_borders(units, graph.nodes.size(), checked);
   const std::vector<double> weightless(units.size(), 0.0);
-  pull_to_users(graph, Flow(graph), units, weightless, 0, partition);
+  pull_to_users(graph, CutFlow(graph), units, weightless, 0, partition);
   return partition;
 }
 
 Result<Partition> random_partition(const Graph& graph, int32_t stages, Rng& rng) {
   const auto units = cut_units(graph);
   WEFT_TRY_STATUS(check_counts(units.size(), stages));
-  const Flow flow(graph);
+  const CutFlow flow(graph);
   std::vector<size_t> unit_of(graph.nodes.size(), 0);
   for (size_t unit = 0; unit < units.size(); ++unit) {
     for (int32_t node : units[unit]) unit_of[static_cast<size_t>(node)] = unit;
@@ -239,7 +252,7 @@ Result<Partition> random_partition(const Graph& graph, int32_t stages, Rng& rng)
   std::vector<std::vector<size_t>> next(units.size());
   std::vector<int32_t> waiting(units.size(), 0);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    for (int32_t user : flow.successors[i]) {
+    for (int32_t user : flow.sends_to(i)) {
       const size_t to = unit_of[static_cast<size_t>(user)];
       if (to == unit_of[i]) continue;
       next[unit_of[i]].push_back(to);

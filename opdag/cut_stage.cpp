@@ -27,12 +27,25 @@ int32_t output_stage(const Flow& flow, const Partition& partition, ValueId value
   return lowest == partition.stages ? 0 : lowest;
 }
 
-StageGraph make_stage_graph(const Graph& graph, const Partition& partition, const Flow& flow) {
+// Whether a stage runs each node: its own, and what it computes from nothing for their sake.
+std::vector<bool> nodes_run_by(const Partition& partition, const CutFlow& flow, int32_t stage) {
+  std::vector<bool> runs(partition.stage_of.size(), false);
+  for (size_t i = runs.size(); i-- > 0;) {
+    const auto& users = flow.successors[i];
+    runs[i] = partition.stage_of[i] == stage ||
+              (flow.copied[i] && std::any_of(users.begin(), users.end(), [&](int32_t user) {
+                 return runs[static_cast<size_t>(user)];
+               }));
+  }
+  return runs;
+}
+
+StageGraph make_stage_graph(const Graph& graph, const Partition& partition, const CutFlow& flow) {
   StageGraph result;
   result.stages = partition.stages;
   const std::vector<bool> gradient = values_with_gradient(graph);
   for (const Value& value : graph.values) {
-    const int32_t producer = flow.producer[static_cast<size_t>(value.id)];
+    const int32_t producer = flow.sender(value.id);
     if (producer == kNone || value.kind != ValueKind::kTensor) continue;
     const int32_t from = stage_of_node(partition, producer);
     std::set<int32_t> targets;
@@ -66,11 +79,11 @@ std::vector<int32_t> neighbours(const std::vector<Edge>& edges, int32_t Edge::*o
 }
 
 std::vector<int32_t> leaves_of_stage(const Graph& graph, const Partition& partition,
-                                     const Flow& flow, int32_t index) {
+                                     const Flow& flow, int32_t index,
+                                     const std::vector<int32_t>& nodes) {
   std::set<ValueId> needed;
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    if (partition.stage_of[i] != index) continue;
-    for (ValueId id : inputs_of(graph.nodes[i])) needed.insert(id);
+  for (int32_t i : nodes) {
+    for (ValueId id : inputs_of(graph.nodes[static_cast<size_t>(i)])) needed.insert(id);
   }
   for (const Output& output : graph.outputs) {
     if (output_stage(flow, partition, output.value) == index) needed.insert(output.value);
@@ -115,7 +128,7 @@ std::vector<int32_t> StageGraph::producers_of(int32_t stage) const {
 
 Result<StageGraph> stage_graph(const Graph& graph, const Partition& partition) {
   WEFT_TRY_STATUS(check_partition(graph, partition));
-  return make_stage_graph(graph, partition, Flow(graph));
+  return make_stage_graph(graph, partition, CutFlow(graph));
 }
 
 Result<Stage> extract_stage(const Graph& graph, const Partition& partition, int32_t index) {
@@ -124,13 +137,14 @@ Result<Stage> extract_stage(const Graph& graph, const Partition& partition, int3
     return make_error(Code::kInvalid,
                       fmt::format("stage {} of a cut into {}", index, partition.stages));
   }
-  const Flow flow(graph);
+  const CutFlow flow(graph);
   Stage stage;
   stage.index = index;
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    if (partition.stage_of[i] == index) stage.nodes.push_back(static_cast<int32_t>(i));
+  const std::vector<bool> runs = nodes_run_by(partition, flow, index);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i]) stage.nodes.push_back(static_cast<int32_t>(i));
   }
-  stage.leaves = leaves_of_stage(graph, partition, flow, index);
+  stage.leaves = leaves_of_stage(graph, partition, flow, index, stage.nodes);
   for (const Edge& edge : make_stage_graph(graph, partition, flow).edges) {
     if (edge.to == index) stage.inputs.push_back(edge);
     if (edge.from == index) stage.outputs.push_back(edge);

@@ -114,6 +114,11 @@ class GraphBuilder {
     for (ValueId id : parts) sizes[1] += sizes_of(id)[1];
     return op("aten::cat", {{"tensors", ValueListArg{parts}}, {"dim", int64_t{1}}}, sizes);
   }
+  ValueId full(const Sizes& sizes, double number) {
+    IntListArg size;
+    for (const int64_t length : sizes) size.items.push_back({length, kNone});
+    return op("aten::full", {{"size", size}, {"fill_value", number}}, sizes);
+  }
   ValueId mean(ValueId x) { return op("aten::mean", {{"self", ValueArg{x}}}, {}); }
 
   void output(const std::string& name, ValueId id) { graph.outputs.push_back({name, id}); }

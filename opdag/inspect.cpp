@@ -97,7 +97,7 @@ void count_leaves(const Graph& graph, ModelSummary& summary) {
   }
 }
 
-void list_cut_tensors(const Graph& graph, const Flow& flow, ModelSummary& summary) {
+void list_cut_tensors(const Graph& graph, const CutFlow& flow, ModelSummary& summary) {
   const auto units = cut_units(graph);
   summary.units = static_cast<int64_t>(units.size());
   std::vector<int32_t> unit_of(graph.nodes.size(), 0);
@@ -108,7 +108,7 @@ void list_cut_tensors(const Graph& graph, const Flow& flow, ModelSummary& summar
   }
   const std::vector<bool> gradient = values_with_gradient(graph);
   for (const Value& value : graph.values) {
-    const int32_t from = flow.producer[static_cast<size_t>(value.id)];
+    const int32_t from = flow.sender(value.id);
     if (from == kNone || value.kind != ValueKind::kTensor) continue;
     const int32_t made = unit_of[static_cast<size_t>(from)];
     int32_t last = made;
@@ -191,7 +191,7 @@ std::string_view cost_class_name(CostClass cost_class) {
 
 ModelSummary summarize(const Graph& graph) {
   ModelSummary summary;
-  const Flow flow(graph);
+  const CutFlow flow(graph);
   summary.nodes = static_cast<int64_t>(graph.nodes.size());
   summary.warnings = graph.warnings;
   count_operators(graph, summary);

@@ -12,7 +12,12 @@
 namespace weft::broker {
 namespace {
 
-// Of each stage its parameters, tied ones under one name.
+bool is_stored(const opdag::Leaf& leaf) {
+  return leaf.kind == opdag::LeafKind::kParameter ||
+         (leaf.kind == opdag::LeafKind::kBuffer && leaf.persistent);
+}
+
+// Of each stage what its shards hold: parameters, tied ones under one name, and buffers.
 Result<std::vector<std::set<std::string>>> parameters_of(const opdag::Graph& graph,
                                                          const opdag::Partition& partition) {
   std::map<int32_t, std::string> first_name;  // by tied group
@@ -22,7 +27,7 @@ Result<std::vector<std::set<std::string>>> parameters_of(const opdag::Graph& gra
     std::set<std::string> names;
     for (const int32_t at : stage.leaves) {
       const opdag::Leaf& leaf = graph.leaves[static_cast<size_t>(at)];
-      if (leaf.kind == opdag::LeafKind::kUserInput) continue;
+      if (!is_stored(leaf)) continue;
       names.insert(leaf.tied_group == opdag::kNone
                        ? leaf.target
                        : first_name.try_emplace(leaf.tied_group, leaf.target).first->second);

@@ -5,13 +5,15 @@
 #include "broker/planner/chain_memory.h"
 #include "broker/planner/cost.h"
 #include "opdag/derive.h"
+#include "opdag/from_nothing.h"
 #include "opdag/op_table.h"
 
 namespace weft::broker {
 namespace {
 
 Units units_of(const opdag::Graph& graph) {
-  Units units{opdag::cut_units(graph), std::vector<int32_t>(graph.nodes.size(), 0)};
+  Units units{opdag::cut_units(graph), std::vector<int32_t>(graph.nodes.size(), 0),
+              opdag::nodes_from_nothing(graph)};
   for (size_t unit = 0; unit < units.nodes.size(); ++unit) {
     for (int32_t node : units.nodes[unit]) {
       units.of_node[static_cast<size_t>(node)] = static_cast<int32_t>(unit);
@@ -20,8 +22,24 @@ Units units_of(const opdag::Graph& graph) {
   return units;
 }
 
-// What only makes or views values (masks, position ids) follows its first user across a cut where
-// that sends less: its users read its inputs instead (opdag::split_at moves it).
+// Whether a node is the only one of its unit, but for those that every stage runs for itself.
+bool alone(const Units& units, size_t node) {
+  const auto& unit = units.nodes[static_cast<size_t>(units.of_node[node])];
+  return !units.copied[node] && std::all_of(unit.begin(), unit.end(), [&](int32_t other) {
+    return static_cast<size_t>(other) == node || units.copied[static_cast<size_t>(other)];
+  });
+}
+
+// The node whose stage sends a value; kNone where none does.
+int32_t sender_of(const opdag::Graph& graph, const Units& units, opdag::ValueId id) {
+  const opdag::NodeId producer = graph.value(id).producer;
+  if (producer == opdag::kNone) return opdag::kNone;
+  const int32_t position = graph.node_index(producer);
+  return units.copied[static_cast<size_t>(position)] ? opdag::kNone : position;
+}
+
+// What only makes or views values (masks of padding, ids of positions) follows its first user
+// across a cut where that sends less: its users read its inputs instead (opdag::split_at moves it).
 std::vector<Flow> flows_of(const opdag::Graph& graph, const Units& units, const ValueBytes& bytes,
                            const Stash& stash) {
   std::vector<std::vector<int32_t>> readers(graph.values.size()), keepers = readers;
@@ -40,7 +58,7 @@ std::vector<Flow> flows_of(const opdag::Graph& graph, const Units& units, const 
     const opdag::OpInfo* info = opdag::find_op(node.op);
     const bool cheap = info != nullptr && (info->cost_class == opdag::CostClass::kCreate ||
                                            info->cost_class == opdag::CostClass::kView);
-    if (!cheap || units.nodes[static_cast<size_t>(units.of_node[i])].size() != 1) continue;
+    if (!cheap || !alone(units, i)) continue;
     double read = 0, made = 0;
     std::vector<int32_t> users, keeping;
     for (const opdag::ValueId id : node.outputs) {
@@ -51,7 +69,7 @@ std::vector<Flow> flows_of(const opdag::Graph& graph, const Units& units, const 
     }
     std::vector<opdag::ValueId> inputs;
     for (const opdag::ValueId id : opdag::inputs_of(node)) {
-      if (id == opdag::kNone || graph.value(id).producer == opdag::kNone) continue;
+      if (sender_of(graph, units, id) == opdag::kNone) continue;
       read += bytes.sent[static_cast<size_t>(id)];
       inputs.push_back(id);
     }
@@ -68,10 +86,10 @@ std::vector<Flow> flows_of(const opdag::Graph& graph, const Units& units, const 
   std::vector<Flow> flows;
   for (const opdag::Value& value : graph.values) {
     const auto at = static_cast<size_t>(value.id);
-    if (value.producer == opdag::kNone || value.kind != opdag::ValueKind::kTensor) continue;
+    const int32_t sender = sender_of(graph, units, value.id);
+    if (sender == opdag::kNone || value.kind != opdag::ValueKind::kTensor) continue;
     if (follows[at]) continue;
-    const auto position = static_cast<size_t>(graph.node_index(value.producer));
-    Flow flow{units.of_node[position],
+    Flow flow{units.of_node[static_cast<size_t>(sender)],
               sorted_once(std::move(readers[at])),
               sorted_once(std::move(keepers[at])),
               bytes.kept[at],

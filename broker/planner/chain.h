@@ -1,6 +1,7 @@
 // A training graph as a planning problem: its cut units in their order, the bytes over every cut,
-// what every run of units keeps in memory, and how long it takes on each peer. Private to the
-// planner. Pure.
+// what every run of units keeps in memory, and how long it takes on each peer. What every stage
+// computes for itself (opdag/from_nothing.h) takes time in the first that reads it only: it is
+// little, and estimate_stages() counts all of it. Private to the planner. Pure.
 #pragma once
 
 #include <vector>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "broker/planner/cost.h"
 
@@ -15,6 +16,21 @@ void add_where_any(const Chain& chain, const std::vector<int32_t>& units, double
   for (const int32_t unit : units) {
     for (; begin <= unit; ++begin) {
       for (int32_t end = unit + 1; end <= chain.units; ++end) table[chain.at(begin, end)] += bytes;
+    }
+  }
+}
+
+// Adds bytes to every run that holds any of both ascending lists, and begins behind `behind`.
+void add_where_both(const Chain& chain, const std::vector<int32_t>& some,
+                    const std::vector<int32_t>& others, double bytes, std::vector<double>& table,
+                    int32_t behind = -1) {
+  auto one = some.begin(), other = others.begin();
+  for (int32_t begin = behind + 1; begin < chain.units; ++begin) {
+    one = std::lower_bound(one, some.end(), begin);
+    other = std::lower_bound(other, others.end(), begin);
+    if (one == some.end() || other == others.end()) break;
+    for (int32_t end = std::max(*one, *other) + 1; end <= chain.units; ++end) {
+      table[chain.at(begin, end)] += bytes;
     }
   }
 }
@@ -37,11 +53,22 @@ std::vector<int32_t> ChainMemory::runs_of(const std::vector<int32_t>& some_units
   return sorted_once(std::move(runs));
 }
 
-// Runs between neighbouring cuts that read a value.
+// Runs between neighbouring cuts that read a value, be it for what they compute from nothing.
 std::vector<int32_t> ChainMemory::runs_reading(opdag::ValueId value) const {
   std::vector<int32_t> readers;
-  for (const opdag::NodeId user : graph.value(value).consumers) {
-    readers.push_back(run_of(static_cast<size_t>(graph.node_index(user))));
+  std::set<opdag::ValueId> seen{value};
+  std::vector<opdag::ValueId> open{value};
+  while (!open.empty()) {
+    const opdag::ValueId next = open.back();
+    open.pop_back();
+    for (const opdag::NodeId user : graph.value(next).consumers) {
+      const auto position = static_cast<size_t>(graph.node_index(user));
+      readers.push_back(run_of(position));
+      if (!units.copied[position]) continue;
+      for (const opdag::ValueId made : made_by(graph, graph.nodes[position])) {
+        if (seen.insert(made).second) open.push_back(made);
+      }
+    }
   }
   return sorted_once(std::move(readers));
 }
@@ -96,11 +123,18 @@ void ChainMemory::add_passing(Chain& chain) const {
   for (const opdag::Value& value : graph.values) {
     const auto at = static_cast<size_t>(value.id);
     if (stash.passing[at] <= 0 || stash.keepers[at].empty()) continue;
-    const int32_t made = run_of(static_cast<size_t>(graph.node_index(value.producer)));
-    int32_t first = chain.units;
+    const auto maker = static_cast<size_t>(graph.node_index(value.producer));
+    const int32_t made = run_of(maker);
+    std::vector<int32_t> keepers;
     for (const int32_t node : stash.keepers[at]) {
-      first = std::min(first, run_of(static_cast<size_t>(node)));
+      keepers.push_back(run_of(static_cast<size_t>(node)));
     }
+    keepers = sorted_once(std::move(keepers));
+    if (units.copied[maker]) {
+      add_where_both(chain, runs_reading(value.id), keepers, stash.passing[at], chain.stash_bytes);
+      continue;
+    }
+    const int32_t first = keepers.front();
     for (int32_t begin = 0; begin <= made; ++begin) {
       for (int32_t end = std::max(made, first) + 1; end <= chain.units; ++end) {
         chain.stash_bytes[chain.at(begin, end)] += stash.passing[at];
@@ -116,15 +150,7 @@ void ChainMemory::add_received(Chain& chain) const {
     const int32_t made = run_of_unit[static_cast<size_t>(flow.made)];
     const std::vector<int32_t> readers = runs_of(flow.readers), keepers = runs_of(flow.keepers);
     add_where_any(chain, readers, flow.kept, chain.input_bytes, made);
-    auto reader = readers.begin(), keeper = keepers.begin();
-    for (int32_t begin = made + 1; begin < chain.units; ++begin) {
-      reader = std::lower_bound(reader, readers.end(), begin);
-      keeper = std::lower_bound(keeper, keepers.end(), begin);
-      if (reader == readers.end() || keeper == keepers.end()) break;
-      for (int32_t end = std::max(*reader, *keeper) + 1; end <= chain.units; ++end) {
-        chain.stash_bytes[chain.at(begin, end)] += flow.kept;
-      }
-    }
+    add_where_both(chain, readers, keepers, flow.kept, chain.stash_bytes, made);
   }
 }
 

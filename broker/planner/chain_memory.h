@@ -23,6 +23,7 @@ struct Flow {
 struct Units {
   std::vector<std::vector<int32_t>> nodes;
   std::vector<int32_t> of_node;
+  std::vector<bool> copied;  // by node: every stage that reads it runs it (opdag/from_nothing.h)
 };
 
 void add_all(std::vector<int32_t>& items, const std::vector<int32_t>& more);

@@ -97,7 +97,7 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec
       const auto at = static_cast<size_t>(node);
       sum.add(work[at]);
       kept += stash.own[at];
-      live = std::max(live, stash.live[at]);
+      if (here(node)) live = std::max(live, stash.live[at]);
       backward = backward || stash.backward[at];
       for (const opdag::ValueId id : made_by(graph, graph.nodes[at])) {
         const auto& keepers = stash.keepers[static_cast<size_t>(id)];

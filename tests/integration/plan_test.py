@@ -77,6 +77,20 @@ def test_asked_stages_and_precision_count(plan):
     assert all(way["bytes"] > 0 for way in half["ways"])
 
 
+def test_only_hidden_states_cross(plan, tmp_path):
+    # Of 2 x 32 tokens and a width of 32, some of it wider inside of a layer; no masks and no ids of
+    # positions, which no gradient would come back for.
+    hidden = 2 * 32 * 32 * 4
+    (tmp_path / "equal.toml").write_text("".join(
+        f'[[peer]]\nid = "p{i}"\ngflops = 1\nsite = "a"\n' for i in range(3)))
+    for stages in (2, 3):
+        made = json.loads(plan("--peers", "equal.toml", "-o", "json", "--set", f"pipeline.stages={stages}"))
+        ways = {(way["from"], way["to"]): way["bytes"] for way in made["ways"]}
+        assert ways.keys() == {(a, b) for a in range(stages) for b in range(stages) if abs(a - b) == 1}
+        for (a, b), size in ways.items():
+            assert size == ways[b, a] and size % hidden == 0
+
+
 def test_an_assumed_codec_is_planned_with_and_told(plan, tmp_path):
     (tmp_path / "far.csv").write_text("region_a,region_b,delay_ms,bandwidth_gbps\n"
                                       "a1,a2,1,0.02\na1,b1,1,0.02\na2,b1,1,0.02\n")

@@ -48,11 +48,13 @@ inline Result<Graph> tied_skip_graph() {
 }
 
 // A random directed acyclic graph of about `nodes` nodes on [4, 8] tensors: fan-out, long skips,
-// lists, shared and frozen parameters, random operators, sometimes an atomic group. One loss.
+// lists, shared and frozen parameters, random operators, values computed from constants alone,
+// sometimes an atomic group. One loss.
 inline Result<Graph> random_graph(Rng& rng, int nodes) {
   GraphBuilder b;
-  std::vector<ValueId> pool{b.input("x0", {4, 8}), b.input("x1", {4, 8}),
+  std::vector<ValueId> pool{b.input("x0", {4, 8}), b.constant("one", {4, 8}), b.input("x1", {4, 8}),
                             b.buffer("scale", {4, 8})};
+  std::vector<ValueId> constants{pool[1]};
   std::vector<ValueId> weights{b.parameter("w0", {8, 8})};
   // Prefers recent values, so that the graph is deep, and takes any now and then: a long skip.
   const auto pick = [&] {
@@ -60,7 +62,7 @@ inline Result<Graph> random_graph(Rng& rng, int nodes) {
     return pool[pool.size() - 1 - rng.below(window)];
   };
   while (static_cast<int>(b.graph.nodes.size()) < nodes) {
-    switch (rng.below(7)) {
+    switch (rng.below(8)) {
       case 0:
         pool.push_back(b.relu(pick()));
         break;
@@ -84,6 +86,12 @@ inline Result<Graph> random_graph(Rng& rng, int nodes) {
                                 : b.parameter(name, {8, 8}, rng.below(5) != 0));
         }
         pool.push_back(b.linear(pick(), weights[rng.below(weights.size())]));
+        break;
+      }
+      case 6: {
+        const ValueId other = constants[rng.below(constants.size())];
+        constants.push_back(rng.below(2) == 0 ? b.tanh(other) : b.full({4, 8}, 0.25));
+        pool.push_back(constants.back());
         break;
       }
       default: {

@@ -2,11 +2,14 @@
 // operator by operator (tests/models/check_import.py) and compared with the module itself.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
+#include "opdag/cut.h"
 #include "opdag/derive.h"
+#include "opdag/from_nothing.h"
 #include "opdag/import.h"
 #include "opdag/text.h"
 
@@ -74,6 +77,56 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"resnet18", "eval"}, Case{"skips", "eval"}, Case{"gpt2_eval", "eval"},
                       Case{"gpt2", "f64"}, Case{"llama", "f64"}, Case{"skips", "f64"}),
     [](const auto& info) { return std::string(info.param.model) + "_" + info.param.mode; });
+
+// By value: whether it comes from what the user gives.
+std::vector<bool> from_inputs(const Graph& graph) {
+  std::vector<bool> result(graph.values.size(), false);
+  for (const Leaf& leaf : graph.leaves) {
+    result[static_cast<size_t>(leaf.value)] = leaf.kind == LeafKind::kUserInput;
+  }
+  for (const Node& node : graph.nodes) {
+    const auto inputs = inputs_of(node);
+    const bool any = std::any_of(inputs.begin(), inputs.end(),
+                                 [&](ValueId id) { return result[static_cast<size_t>(id)]; });
+    for (ValueId id : node.outputs) {
+      if (id == kNone) continue;
+      result[static_cast<size_t>(id)] = any;
+      for (ValueId part : graph.value(id).elements) {
+        if (part != kNone) result[static_cast<size_t>(part)] = any;
+      }
+    }
+  }
+  return result;
+}
+
+// Masks, ids of positions and tables of rotations are computed where they are read. What else has
+// no gradient are the user's tokens and labels on their way.
+TEST(Exports, OnlyWhatIsTrainedOrGivenCrossesTheCutsOfALanguageModel) {
+  if (!std::filesystem::exists(source_dir() + "/.venv/bin/python")) {
+    GTEST_SKIP() << "no .venv: run scripts/deps";
+  }
+  ASSERT_FALSE(exports().empty()) << "tests/models/export_models.py failed";
+  for (const char* model : {"gpt2", "llama"}) {
+    const auto archive = Archive::open(exports() + "/" + model + ".pt2");
+    ASSERT_TRUE(archive.ok()) << archive.error().text();
+    const auto graph = import_graph(*archive);
+    ASSERT_TRUE(graph.ok()) << graph.error().text();
+    const std::vector<bool> from_nothing = nodes_from_nothing(*graph);
+    EXPECT_GT(std::count(from_nothing.begin(), from_nothing.end(), true), 5) << model;
+    const std::vector<bool> given = from_inputs(*graph);
+    Rng rng(1);
+    for (int round = 0; round < 50; ++round) {
+      const auto cut = random_partition(*graph, 2 + round % 4, rng);
+      ASSERT_TRUE(cut.ok());
+      const auto stages = stage_graph(*graph, *cut);
+      ASSERT_TRUE(stages.ok());
+      for (const Edge& edge : stages->edges) {
+        EXPECT_TRUE(edge.needs_grad || given[static_cast<size_t>(edge.value)])
+            << model << " sends " << graph->value(edge.value).name;
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace weft::opdag

@@ -106,6 +106,21 @@ TEST(ShardsOf, FollowTheParameters) {
   EXPECT_EQ(moved, (std::vector<std::vector<int32_t>>{{0}, {0, 1}}));
 }
 
+// Constants that every stage reads, and buffers that are not stored, are in no shard.
+TEST(ShardsOf, WhatNoCheckpointHoldsIsNotFetchedFromOne) {
+  opdag::GraphBuilder b;
+  const auto constant = b.constant("one", {2, 8}), table = b.buffer("table", {2, 8});
+  b.graph.leaves.back().persistent = false;
+  auto x = b.input("x", {2, 8});
+  for (const char* weight : {"w0", "w1", "w2", "w3"}) {
+    x = b.mul(b.add(b.linear(x, weight, 8), constant), table);
+  }
+  b.loss(b.mean(x));
+  const opdag::Graph graph = b.build().value();
+  const auto cut = opdag::split_at(graph, {6, 13}).value();
+  EXPECT_EQ(shards_of(graph, cut, cut).value(), (std::vector<std::vector<int32_t>>{{0}, {1}}));
+}
+
 // A model that is wrong of everybody makes nobody's replacement look better.
 TEST_F(ReplanInputsTest, PeersThatHaveShownNothingShareTheModelsError) {
   a_.slowness.factor = b_.slowness.factor = 5;

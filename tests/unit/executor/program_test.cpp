@@ -105,6 +105,39 @@ TEST(Program, AFailingOperatorIsNamed) {
   EXPECT_EQ(result.error().node, "0");
 }
 
+// What nobody reads is not run, unless it writes.
+TEST(Program, StepsForNothingAreLeftOut) {
+  GraphBuilder b;
+  const auto x = b.input("x", {4, 8}), w = b.input("w", {8, 8});
+  const auto unread = b.tanh(b.linear(x, w));  // of x and this w it fails
+  const auto mean = b.input("mean", {8}), var = b.input("var", {8});
+  b.op("aten::batch_norm",
+       {{"input", opdag::ValueArg{x}},
+        {"running_mean", opdag::ValueArg{mean}},
+        {"running_var", opdag::ValueArg{var}},
+        {"training", true},
+        {"momentum", 0.5},
+        {"eps", 1e-5},
+        {"cudnn_enabled", true}},
+       {4, 8});
+  const auto parts = b.split2(x);
+  const auto y = b.relu(parts[1]);
+  const opdag::Graph graph = must(b.build());
+  ProgramSpec spec;
+  spec.nodes = {0, 1, 2, 3, 4};
+  for (const auto input : {x, w, mean, var}) spec.inputs.push_back({input, opdag::kNone});
+  spec.outputs = {y};
+  const at::Tensor input = at::randn({4, 8}), means = at::zeros({8});
+  const auto run = [&] {
+    return must(Program::compile(graph, spec))
+        .run({input, at::randn({5, 5}), means, at::ones({8})}, {});
+  };
+  EXPECT_TRUE(at::equal(must(run()).outputs[0].toTensor(), input.slice(1, 4).relu()));
+  EXPECT_TRUE(at::allclose(means, input.mean(0) / 2));
+  spec.outputs.push_back(unread);
+  EXPECT_FALSE(run().ok());
+}
+
 TEST(Program, UnknownOperatorAndArgumentAreRefused) {
   GraphBuilder b;
   const auto x = b.input("x", {4});

@@ -9,6 +9,8 @@
 #include <map>
 #include <set>
 
+#include "opdag/cut_flow.h"
+#include "opdag/from_nothing.h"
 #include "tests/support/graph_builder.h"
 
 namespace weft::opdag {
@@ -30,15 +32,17 @@ std::map<ValueId, int32_t> producers_of(const Graph& graph) {
 
 using Matrix = std::vector<std::vector<bool>>;
 
+// Who would send to whom: what is computed from nothing is sent by nobody.
 Matrix node_edges(const Graph& graph) {
   const size_t n = graph.nodes.size();
+  const std::vector<bool> from_nothing = nodes_from_nothing(graph);
   Matrix edge(n, std::vector<bool>(n, false));
   const auto producer = producers_of(graph);
   for (size_t i = 0; i < n; ++i) {
     for (ValueId id : inputs_of(graph.nodes[i])) {
-      if (const auto found = producer.find(id); found != producer.end()) {
-        edge[static_cast<size_t>(found->second)][i] = true;
-      }
+      const auto found = producer.find(id);
+      if (found == producer.end() || from_nothing[static_cast<size_t>(found->second)]) continue;
+      edge[static_cast<size_t>(found->second)][i] = true;
     }
   }
   return edge;
@@ -147,11 +151,24 @@ RC_GTEST_PROP(Cut, UnitsPartTheNodesInOrder, (uint64_t seed)) {
     }
   }
   RC_ASSERT(seen.size() == graph.nodes.size());
-  // One unit a stage is itself a legal cut, and no unit is larger than it must be without a group.
+  // One unit a stage is itself a legal cut. Without a group every node is a unit, but for those
+  // that are computed from nothing, which stand with a reader.
   RC_ASSERT(legal(graph, {static_cast<int32_t>(units.size()), unit_of}));
   if (std::all_of(graph.nodes.begin(), graph.nodes.end(),
                   [](const Node& node) { return node.atomic_group == kNone; })) {
-    RC_ASSERT(units.size() == graph.nodes.size());
+    const std::vector<bool> from_nothing = nodes_from_nothing(graph);
+    const Flow flow(graph);
+    size_t alone = 0;
+    for (size_t i = 0; i < graph.nodes.size(); ++i) {
+      const bool unread = flow.successors[i].empty();
+      if (!from_nothing[i] || unread) ++alone;
+      RC_ASSERT(
+          !from_nothing[i] || unread ||
+          std::any_of(flow.successors[i].begin(), flow.successors[i].end(), [&](int32_t user) {
+            return unit_of[static_cast<size_t>(user)] == unit_of[i];
+          }));
+    }
+    RC_ASSERT(units.size() == alone);
   }
 }
 
@@ -205,6 +222,7 @@ RC_GTEST_PROP(Cut, StagesHoldEverythingOnce, (uint64_t seed)) {
   const auto border = stage_graph(graph, *partition);
   RC_ASSERT(border.ok());
   const auto producer = producers_of(graph);
+  const std::vector<bool> from_nothing = nodes_from_nothing(graph);
   std::set<int32_t> nodes, outputs;
   size_t inputs = 0, sent = 0;
   for (int32_t index = 0; index < stages; ++index) {
@@ -221,7 +239,8 @@ RC_GTEST_PROP(Cut, StagesHoldEverythingOnce, (uint64_t seed)) {
     sent += stage->outputs.size();
     // The stage can run: every input is a leaf it has, an edge, or made before.
     for (int32_t node : stage->nodes) {
-      RC_ASSERT(nodes.insert(node).second);
+      const bool first = nodes.insert(node).second;
+      RC_ASSERT(first || from_nothing[static_cast<size_t>(node)]);
       for (ValueId id : inputs_of(graph.nodes[static_cast<size_t>(node)]))
         RC_ASSERT(have.contains(id));
       for (ValueId id : graph.nodes[static_cast<size_t>(node)].outputs) {
@@ -381,10 +400,14 @@ TEST(Cut, OneLeafReadInTwoStagesIsTiedToo) {
   }
 }
 
-// A mask made first and used last does not travel through the cut.
+// A mask spread first and used last does not travel through the cut; what it needs from nothing
+// goes along.
 TEST(Cut, CheapMakersFollowTheirUsers) {
   GraphBuilder b;
-  const ValueId mask = b.op("aten::ones", {{"size", IntListArg{{{4, kNone}, {8, kNone}}}}}, {4, 8});
+  const ValueId like = b.full({4, 8}, 0);
+  const ValueId mask =
+      b.op("aten::expand_as",
+           {{"self", ValueArg{b.input("mask", {1, 8})}}, {"other", ValueArg{like}}}, {4, 8});
   ValueId x = b.input("x", {4, 8});
   for (int i = 0; i < 4; ++i) x = b.linear(x, "w" + std::to_string(i), 8);
   b.loss(b.mean(b.mul(x, mask)));
@@ -392,7 +415,7 @@ TEST(Cut, CheapMakersFollowTheirUsers) {
   ASSERT_TRUE(graph.ok()) << graph.error().text();
   const auto partition = split_contiguous(*graph, {0, 1, 1, 1, 1, 0, 0}, 2);
   ASSERT_TRUE(partition.ok());
-  EXPECT_EQ(partition->stage_of, (std::vector<int32_t>{1, 0, 0, 1, 1, 1, 1}));
+  EXPECT_EQ(partition->stage_of, (std::vector<int32_t>{1, 1, 0, 0, 1, 1, 1, 1}));
 }
 
 // 4 KiB cross the balanced border of this graph, 128 bytes one a little aside.

@@ -151,7 +151,8 @@ TEST(Frozen, AWayWithoutAnswerAsksForNoGap) {
 }
 
 // A stage that the executor records nothing of (no gradient is wanted of what it is given, nor of
-// its weights) costs no backward and keeps nothing; one that sends gradients on does.
+// its weights) costs no backward and keeps nothing; one that gradients come back to keeps
+// something, if it only views what it is given.
 RC_GTEST_PROP(FrozenProperty, CostsAreWhatTheExecutorRuns, (uint64_t seed)) {
   Rng rng(seed);
   auto made = opdag::testing::random_graph(rng, 20);
@@ -179,7 +180,6 @@ RC_GTEST_PROP(FrozenProperty, CostsAreWhatTheExecutorRuns, (uint64_t seed)) {
       RC_ASSERT(costs.stash_bytes[at] == 0 && costs.input_bytes[at] == 0);
     }
     if (std::any_of(stage.outputs.begin(), stage.outputs.end(), wanted)) {
-      RC_ASSERT(work.flops_backward + work.bytes_backward + work.operators > work.forward_only);
       RC_ASSERT(costs.stash_bytes[at] > 0);
     }
   }
