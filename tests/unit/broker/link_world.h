@@ -48,6 +48,9 @@ class LinkWorld final : public PeerLink {
     said_hello_.clear();
   }
 
+  // Heartbeats say that what a peer was given runs.
+  void say_that_work_goes_on() { works_ = true; }
+
   // Answers are sent at once, or when they are no longer held.
   void hold_answers(bool hold) {
     hold_ = hold;
@@ -87,6 +90,14 @@ class LinkWorld final : public PeerLink {
         c.set_blob_port(peer.dialable ? 7000 : 0);
       } else {
         message.mutable_heartbeat()->set_sequence(++beats_);
+        const auto& held = core_->state().peers.at(peer.id).assignment;
+        if (works_ && held) {
+          auto& state = *message.mutable_heartbeat()->add_assignments();
+          state.set_job(held->job);
+          state.set_epoch(held->epoch);
+          state.set_stage(held->stage);
+          state.set_state("running");
+        }
       }
       core_->on_message(peer.id, message);
     }
@@ -161,7 +172,7 @@ class LinkWorld final : public PeerLink {
   std::function<std::string(const std::string&)> who_;
   uint64_t session_ = 0, beats_ = 0, steps_ = 0;
   size_t probes_ = 0, single_probes_ = 0;
-  bool hold_ = false;
+  bool hold_ = false, works_ = false;
 };
 
 }  // namespace weft::broker

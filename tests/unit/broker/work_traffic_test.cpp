@@ -76,6 +76,8 @@ class WorkTrafficTest : public ::testing::Test {
     uint32_t epoch = 0;
     int32_t stage = 0;
     std::vector<job::LinkTraffic> traffic;
+    int64_t step = 1;
+    double seconds = 1;
   };
   Told told(size_t stage, int32_t to, double bytes_s = kRate, double round_trip_s = kTrip) {
     return {
@@ -84,8 +86,8 @@ class WorkTrafficTest : public ::testing::Test {
   void tell(const Told& told) {
     job::WorkerEvent event;
     event.kind = job::WorkerEventKind::kStep;
-    event.step = 1;
-    event.seconds = 1;
+    event.step = told.step;
+    event.seconds = told.seconds;
     event.traffic = told.traffic;
     proto::PeerMessage message;
     proto::WorkerReport& report = *message.mutable_report();
@@ -94,6 +96,17 @@ class WorkTrafficTest : public ::testing::Test {
     report.set_stage(told.stage);
     report.set_event_json(job::json_line(job::event_to_json(event)));
     world_->core().on_message(told.peer, message);
+  }
+  // Between neighbours, both ways, once their stages may speak again.
+  void tell_all_ways(double bytes_s) {
+    for (size_t stage = 0; stage < 3; ++stage) {
+      for (const int32_t other : {-1, 1}) {
+        const int32_t to = static_cast<int32_t>(stage) + other;
+        if (to < 0 || to > 2) continue;
+        world_->run_s(1);
+        tell(told(stage, to, bytes_s, 0));
+      }
+    }
   }
   const LinkEntry* known(size_t from, size_t to) {
     return world_->core().links().find({peer(from), peer(to)});
@@ -143,19 +156,48 @@ TEST_F(WorkTrafficTest, AProbeThatSaidTooLittleIsCorrectedAndPlansCountIt) {
   EXPECT_NEAR(mbit_s(0, 1), 40, 1e-6);
   tell(told(1, 2, 2e5, 0));
   EXPECT_NEAR(mbit_s(1, 2), 8, 1.5) << "a part of a shared line is not the link";
-  for (size_t stage = 0; stage < 3; ++stage) {
-    for (const int32_t other : {-1, 1}) {
-      const int32_t to = static_cast<int32_t>(stage) + other;
-      if (to < 0 || to > 2) continue;
-      world_->run_s(1);
-      tell(told(stage, to, kRate, 0));
-      EXPECT_NEAR(mbit_s(stage, static_cast<size_t>(to)), 40, 1e-6);
-    }
+  tell_all_ways(kRate);
+  for (size_t stage : {0, 1}) {
+    EXPECT_NEAR(mbit_s(stage, stage + 1), 40, 1e-6);
+    EXPECT_NEAR(mbit_s(stage + 1, stage), 40, 1e-6);
   }
   ASSERT_TRUE(world_->core().command(CancelJob{"j", ""}).ok());
   for (size_t stage = 0; stage < 3; ++stage) update(stage, "stopped");
   world_->beat();
   EXPECT_LT(step_s(), 0.6 * before_s) << "the next plan is made with what work has shown";
+}
+
+// Steps take longer than predicted, so that the job is looked at; its plan is then judged over
+// links as fast as its own messages were.
+TEST_F(WorkTrafficTest, ARunningJobIsPlannedAnewWithWhatItsMessagesHaveShown) {
+  double planned_s = 0;
+  const auto look = [&](bool work_tells) {
+    start(true);
+    deploy();
+    world_->say_that_work_goes_on();
+    planned_s = job().plan->step_s;
+    if (work_tells) tell_all_ways(kRate);
+    for (int64_t step = 1; step <= 12; ++step) {
+      for (size_t stage = 0; stage < 3; ++stage) {
+        Told slow = told(stage, 0);
+        slow.traffic.clear();
+        slow.step = step;
+        slow.seconds = 2 * planned_s;
+        tell(slow);
+      }
+      world_->run_s(1);
+    }
+    world_->run_s(60);
+    const std::vector<DecisionRow> rows = world_->store().decisions("j").value();
+    return rows.size() < 2 ? std::string() : rows[1].reason;
+  };
+  EXPECT_THAT(look(false), HasSubstr("planned anew, the plan is the same"));
+  const std::string told = look(true);
+  const size_t at = told.find(" instead of ");
+  ASSERT_NE(at, std::string::npos) << told;
+  const double judged_s = std::stod(told.substr(at + 12));
+  EXPECT_GT(judged_s, 0.1 * planned_s) << told;
+  EXPECT_LT(judged_s, 0.6 * planned_s) << told;
 }
 
 TEST_F(WorkTrafficTest, WhatNobodyMaySayChangesNothing) {
