@@ -29,6 +29,8 @@ class MessageOutbox {
   void push(Message message);
 
   bool has_frame() const { return !ready_.empty(); }
+  // Of the most urgent message; requires has_frame().
+  MessageKind next_kind() const { return ready_.begin()->second.kind; }
   struct NextFrame {
     MessageKey key;  // whose it is
     std::span<const std::byte> body;

@@ -146,6 +146,8 @@ class TlsCore {
   // tls_send.cpp: one connection, what goes
   Task<void> write_loop(ConnectionPtr connection);
   TlsStream::ErrorCode fill(Connection& connection);
+  bool has_frame(const Link& link) const;
+  void wake_others(const Link& link);
   void count(const MessageKey& key, size_t frame_bytes);
   static size_t write_bytes(const Connection& connection);
   static void limit_unsent(Connection& connection);

@@ -26,6 +26,24 @@ void TlsCore::wake(Link& link) {
   if (link.connection && link.connection->active) link.connection->wake.cancel();
 }
 
+// The gradient of a shared weight goes straight to its owner, which needs it only when its own last
+// gradient has come through the pipeline. Over an uplink that all links share it would hold those
+// up: it waits for what is ready on the others.
+bool TlsCore::has_frame(const Link& link) const {
+  if (!link.outbox.has_frame()) return false;
+  if (link.outbox.next_kind() != MessageKind::kTiedGradient) return true;
+  return std::none_of(links_.begin(), links_.end(), [&](const auto& entry) {
+    const MessageOutbox& other = entry.second->outbox;
+    return other.has_frame() && other.next_kind() != MessageKind::kTiedGradient;
+  });
+}
+
+void TlsCore::wake_others(const Link& link) {
+  for (auto& [stage, other] : links_) {
+    if (other.get() != &link && other->outbox.has_frame()) wake(*other);
+  }
+}
+
 // One write: control frames first; then as many message frames as there is room for, most urgent
 // first, or padding where there are none. Records are full but for the last.
 TlsStream::ErrorCode TlsCore::fill(Connection& connection) {
@@ -39,7 +57,7 @@ TlsStream::ErrorCode TlsCore::fill(Connection& connection) {
     if (!connection.control.empty()) {
       encode_frame(connection.control.front(), {}, head);
       connection.control.pop_front();
-    } else if (!connection.leaving && outbox.has_frame() && room >= kWorthPackingBytes) {
+    } else if (!connection.leaving && has_frame(*connection.link) && room >= kWorthPackingBytes) {
       const auto next = outbox.next_frame(head, std::min(frame, room));
       body = next.body;
       if (next.overtakes && connection.pacer.note_urgent(now_ms())) {
@@ -97,9 +115,10 @@ void TlsCore::warm_up(Connection& connection) {
 
 // What acknowledgements tell, for as long as somebody wants to know.
 void TlsCore::observe(Connection& connection) {
-  const bool more = connection.link->outbox.has_frame();
+  const bool more = has_frame(*connection.link);
   connection.pacer.note(more);
   if (!more) {
+    wake_others(*connection.link);
     connection.link->runs.lull();
     connection.warm_up.note_last(now_ms());
   }
@@ -154,8 +173,7 @@ void TlsCore::pace(Connection& connection, const os::TcpProgress& progress) {
 Task<void> TlsCore::write_loop(ConnectionPtr connection) {
   Link& link = *connection->link;
   while (!connection->closed) {
-    const bool more =
-        !connection->leaving && (link.outbox.has_frame() || connection->warm_up.filling());
+    const bool more = !connection->leaving && (has_frame(link) || connection->warm_up.filling());
     if (connection->control.empty() && !more) {
       if (connection->leaving) {
         // All said; the other side's end of stream, or the deadline, closes.

@@ -158,6 +158,35 @@ TEST(TlsFaults, UrgentMessageOvertakesBulkOnASlowLink) {
   EXPECT_TRUE(receive(cluster.at(1), bulk, 2 << 20));
 }
 
+// Its owner needs the gradient of a shared weight last, and over an uplink that links share it
+// would hold up the gradients of the pipeline.
+TEST(TlsFaults, ATiedGradientWaitsForGradientsOnOtherLinks) {
+  LinkGateOptions slow;
+  slow.bandwidth_mbit_s = 20;  // a link; 1 MiB takes 0.4 s
+  TlsCluster cluster(3, {{0, 1, 2, 3, 3}}, {0, 1, 2}, fast(8000), &slow);
+  const auto gradient = make_key(MessageKind::kGradient, 2, 0, 0, 0);
+  const auto tied = make_key(MessageKind::kTiedGradient, 2, 0, 0, 0);
+  ASSERT_TRUE(cluster.at(2).send(1, make_message(gradient, 1 << 20)).ok());
+  ASSERT_TRUE(cluster.at(2).send(0, make_message(tied, 1000)).ok());
+  EXPECT_EQ(cluster.at(0).wait(150).error().code, Code::kTimeout);
+  EXPECT_TRUE(receive(cluster.at(1), gradient, 1 << 20));
+  EXPECT_TRUE(receive(cluster.at(0), tied, 1000));
+}
+
+TEST(TlsFaults, ATiedGradientThatWaitsGoesWhereTheLinksBreak) {
+  LinkGateOptions slow;
+  slow.bandwidth_mbit_s = 20;
+  TlsCluster cluster(3, {{0, 1, 2, 3, 3}}, {0, 1, 2}, fast(8000), &slow);
+  const auto gradient = make_key(MessageKind::kGradient, 2, 0, 0, 0);
+  const auto tied = make_key(MessageKind::kTiedGradient, 2, 0, 0, 0);
+  ASSERT_TRUE(cluster.at(2).send(1, make_message(gradient, 2 << 20)).ok());
+  ASSERT_TRUE(cluster.at(2).send(0, make_message(tied, 1000)).ok());
+  EXPECT_EQ(cluster.at(0).wait(150).error().code, Code::kTimeout);
+  cluster.gate(2).cut();
+  EXPECT_TRUE(receive(cluster.at(0), tied, 1000));
+  EXPECT_TRUE(receive(cluster.at(1), gradient, 2 << 20));
+}
+
 // A bulk message that takes many link timeouts: gradients and norms overtake it, and the heartbeats
 // get through, or the link would be given up.
 TEST(TlsFaults, BulkHoldsUpNeitherGradientsNorHeartbeats) {
