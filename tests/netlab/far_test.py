@@ -43,8 +43,8 @@ def padding(lab, job):
 # Only one message is on its way at a time, a sixteenth of what the way carries in a round trip.
 def step_of_one_micro_batch(folder, delay_ms, control):
     net, job = network.equal_links(2, MBIT_S, delay_ms), f"far-{control}-{delay_ms:g}".replace(".", "-")
-    # Of links the broker knows nothing: it cuts in the middle.
-    with laboratory(net, folder, known="peers", gflops=50, congestion=control) as lab:
+    # Slow peers, so that the model is cut in its middle rather than where nothing comes back.
+    with laboratory(net, folder, known="peers", gflops=1, congestion=control) as lab:
         lab.join(*net.ends, waits=True)
         _, seconds = lab.train(job, stages=2, steps=8, batch=BATCH)
         waited = sum(times["forward"] + times["backward"] for times in lab.waited(job, 2))
