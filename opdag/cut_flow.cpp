@@ -98,18 +98,20 @@ void add_buffer_sets(const Graph& graph, const Flow& flow,
 
 }  // namespace
 
+int64_t bytes_made(const Graph& graph, const Node& node) {
+  int64_t bytes = 0;
+  for (ValueId id : outputs_of(graph, node)) bytes += meta_bytes(graph.value(id).meta);
+  return bytes;
+}
+
 Flow::Flow(const Graph& graph)
     : producer(graph.values.size(), kNone),
       consumers(graph.values.size()),
       successors(graph.nodes.size()) {
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const auto position = static_cast<int32_t>(i);
-    for (ValueId id : graph.nodes[i].outputs) {
-      if (id == kNone) continue;
+    for (ValueId id : outputs_of(graph, graph.nodes[i])) {
       producer[static_cast<size_t>(id)] = position;
-      for (ValueId part : graph.value(id).elements) {
-        if (part != kNone) producer[static_cast<size_t>(part)] = position;
-      }
     }
   }
   for (size_t i = 0; i < graph.nodes.size(); ++i) {

@@ -37,6 +37,9 @@ struct CutFlow : Flow {
   }
 };
 
+// Of all that a node makes.
+int64_t bytes_made(const Graph& graph, const Node& node);
+
 // By value: constants, and buffers that are no part of a checkpoint, where nothing writes them.
 std::vector<bool> values_as_loaded(const Graph& graph);
 

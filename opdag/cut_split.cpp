@@ -172,19 +172,12 @@ void pull_to_users(const Graph& graph, const CutFlow& flow,
     for (int32_t user : users) first = std::min(first, stage_of[static_cast<size_t>(user)]);
     const auto there = static_cast<size_t>(first);
     if (there == here || members[here] == 1 || load[there] + weights[unit] > bound) continue;
-    int64_t read = 0, made = 0;
+    int64_t read = 0;
     for (ValueId id : inputs_of(node)) {
       if (flow.sender(id) == kNone) continue;
       read += meta_bytes(graph.value(id).meta);
     }
-    for (ValueId id : node.outputs) {
-      if (id == kNone) continue;
-      made += meta_bytes(graph.value(id).meta);
-      for (ValueId part : graph.value(id).elements) {
-        if (part != kNone) made += meta_bytes(graph.value(part).meta);
-      }
-    }
-    if (read >= made) continue;
+    if (read >= bytes_made(graph, node)) continue;
     for (int32_t member : units[unit]) stage_of[static_cast<size_t>(member)] = first;
     load[here] -= weights[unit];
     load[there] += weights[unit];

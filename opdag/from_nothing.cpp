@@ -15,18 +15,6 @@ constexpr double kFlopsPerByte = 64;
 // What the shortest message costs, in bytes.
 constexpr double kMessageBytes = 4096;
 
-double bytes_made(const Graph& graph, const Node& node) {
-  double bytes = 0;
-  for (ValueId id : node.outputs) {
-    if (id == kNone) continue;
-    bytes += static_cast<double>(meta_bytes(graph.value(id).meta));
-    for (ValueId part : graph.value(id).elements) {
-      if (part != kNone) bytes += static_cast<double>(meta_bytes(graph.value(part).meta));
-    }
-  }
-  return bytes;
-}
-
 // Sums of whole numbers are the same in any order.
 bool makes_whole_numbers(const Graph& graph, const Node& node) {
   return std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
@@ -84,7 +72,7 @@ class Search {
     }
     work += node_cost(graph_, node).flops_forward;
     work_[position] = work;
-    return work <= kFlopsPerByte * (bytes_made(graph_, node) + kMessageBytes);
+    return work <= kFlopsPerByte * (static_cast<double>(bytes_made(graph_, node)) + kMessageBytes);
   }
 
   const Graph& graph_;

@@ -96,13 +96,7 @@ void Rewriter::emit(const Node& original) {
     write(original, std::move(node), self);
     return;
   }
-  for (ValueId id : node.outputs) {
-    if (id == kNone) continue;
-    settle(id);
-    for (ValueId element : graph_.value(id).elements) {
-      if (element != kNone) settle(element);
-    }
-  }
+  for (ValueId id : outputs_of(graph_, node)) settle(id);
   const OpInfo* info = find_op(node.op);
   if (info != nullptr && info->view && !node.outputs.empty()) made_.insert(node.id);
   out_.push_back(std::move(node));

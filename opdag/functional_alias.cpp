@@ -106,13 +106,7 @@ class Analysis {
   // Any output may share memory with any tensor input.
   void unknown(const Node& node) {
     std::vector<ValueId> touched = inputs_of(node);
-    for (ValueId id : node.outputs) {
-      if (id == kNone) continue;
-      touched.push_back(id);
-      for (ValueId element : graph_.value(id).elements) {
-        if (element != kNone) touched.push_back(element);
-      }
-    }
+    for (ValueId id : outputs_of(graph_, node)) touched.push_back(id);
     for (ValueId id : touched) map_.maybe.emplace_back(touched.front(), id);
   }
 

@@ -34,13 +34,7 @@ void Rewriter::group_unsafe() {
   std::map<int32_t, std::vector<size_t>> touching;  // by unsafe set
   for (size_t i = 0; i < graph_.nodes.size(); ++i) {
     std::vector<ValueId> ids = inputs_of(graph_.nodes[i]);
-    for (ValueId id : graph_.nodes[i].outputs) {
-      if (id == kNone) continue;
-      ids.push_back(id);
-      for (ValueId element : graph_.value(id).elements) {
-        if (element != kNone) ids.push_back(element);
-      }
-    }
+    for (ValueId id : outputs_of(graph_, graph_.nodes[i])) ids.push_back(id);
     for (ValueId id : ids) {
       if (known(id) && unsafe_[at(id)] != kNone) touching[unsafe_[at(id)]].push_back(i);
     }

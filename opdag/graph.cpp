@@ -16,6 +16,18 @@ const Argument* Node::find(std::string_view name) const {
   return nullptr;
 }
 
+std::vector<ValueId> outputs_of(const Graph& graph, const Node& node) {
+  std::vector<ValueId> ids;
+  for (const ValueId id : node.outputs) {
+    if (id == kNone) continue;
+    ids.push_back(id);
+    for (const ValueId part : graph.value(id).elements) {
+      if (part != kNone) ids.push_back(part);
+    }
+  }
+  return ids;
+}
+
 std::vector<ValueId> inputs_of(const Node& node) {
   std::vector<ValueId> ids;
   for (const NamedArgument& argument : node.arguments) {

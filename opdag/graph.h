@@ -190,6 +190,9 @@ struct Graph {
   bool operator==(const Graph&) const = default;
 };
 
+// Every value a node makes, parts of lists behind the list.
+std::vector<ValueId> outputs_of(const Graph& graph, const Node& node);
+
 // Checks every rule a graph must obey (ids in range, topological order, consumers consistent,
 // shapes sane, weight refs inside their files) and fills derived fields (consumers, producers).
 // A graph from outside passes here before anything else looks at it.

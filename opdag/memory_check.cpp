@@ -30,12 +30,8 @@ class MemoryChecker {
       : graph_(graph), memory_(static_cast<double>(memory_bytes)) {}
 
   Status node(const Node& node) const {
-    for (const ValueId id : node.outputs) {
-      if (id == kNone) continue;
+    for (const ValueId id : outputs_of(graph_, node)) {
       WEFT_TRY_STATUS(made(node, graph_.value(id)));
-      for (const ValueId element : graph_.value(id).elements) {
-        if (element != kNone) WEFT_TRY_STATUS(made(node, graph_.value(element)));
-      }
     }
     return {};
   }

@@ -65,7 +65,7 @@ std::vector<int32_t> ChainMemory::runs_reading(opdag::ValueId value) const {
       const auto position = static_cast<size_t>(graph.node_index(user));
       readers.push_back(run_of(position));
       if (!units.copied[position]) continue;
-      for (const opdag::ValueId made : made_by(graph, graph.nodes[position])) {
+      for (const opdag::ValueId made : opdag::outputs_of(graph, graph.nodes[position])) {
         if (seen.insert(made).second) open.push_back(made);
       }
     }

@@ -99,7 +99,7 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec
       kept += stash.own[at];
       if (here(node)) live = std::max(live, stash.live[at]);
       backward = backward || stash.backward[at];
-      for (const opdag::ValueId id : made_by(graph, graph.nodes[at])) {
+      for (const opdag::ValueId id : opdag::outputs_of(graph, graph.nodes[at])) {
         const auto& keepers = stash.keepers[static_cast<size_t>(id)];
         if (std::any_of(keepers.begin(), keepers.end(), here)) {
           kept += stash.passing[static_cast<size_t>(id)];

@@ -23,7 +23,7 @@ std::vector<std::vector<int32_t>> keepers_of(const opdag::Graph& graph,
     if (backward[i]) {
       found.push_back(static_cast<int32_t>(i));
     } else if (is_view(node)) {
-      for (const opdag::ValueId id : made_by(graph, node)) {
+      for (const opdag::ValueId id : opdag::outputs_of(graph, node)) {
         const auto& readers = keepers[static_cast<size_t>(id)];
         found.insert(found.end(), readers.begin(), readers.end());
       }
@@ -45,7 +45,7 @@ std::vector<int32_t> last_reads(const opdag::Graph& graph) {
     const opdag::Node& node = graph.nodes[i];
     auto read = static_cast<int32_t>(i);
     if (is_view(node)) {
-      for (const opdag::ValueId id : made_by(graph, node)) {
+      for (const opdag::ValueId id : opdag::outputs_of(graph, node)) {
         read = std::max(read, last[static_cast<size_t>(id)]);
       }
     }
@@ -74,18 +74,6 @@ std::vector<double> live_at(const opdag::Graph& graph, const std::vector<double>
 
 }  // namespace
 
-std::vector<opdag::ValueId> made_by(const opdag::Graph& graph, const opdag::Node& node) {
-  std::vector<opdag::ValueId> made;
-  for (const opdag::ValueId id : node.outputs) {
-    if (id == opdag::kNone) continue;
-    made.push_back(id);
-    for (const opdag::ValueId part : graph.value(id).elements) {
-      if (part != opdag::kNone) made.push_back(part);
-    }
-  }
-  return made;
-}
-
 Stash stash_of(const opdag::Graph& graph, job::Precision precision, const ValueBytes& bytes) {
   Stash stash;
   stash.backward = opdag::nodes_with_backward(graph);
@@ -95,7 +83,7 @@ Stash stash_of(const opdag::Graph& graph, job::Precision precision, const ValueB
     if (stash.backward[i]) continue;
     stash.own[i] = 0;
     if (is_view(graph.nodes[i])) continue;
-    for (const opdag::ValueId id : made_by(graph, graph.nodes[i])) {
+    for (const opdag::ValueId id : opdag::outputs_of(graph, graph.nodes[i])) {
       stash.passing[static_cast<size_t>(id)] = bytes.kept[static_cast<size_t>(id)];
     }
   }

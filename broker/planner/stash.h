@@ -11,9 +11,6 @@
 
 namespace weft::broker {
 
-// Values that a node makes, parts of lists too.
-std::vector<opdag::ValueId> made_by(const opdag::Graph& graph, const opdag::Node& node);
-
 struct Stash {
   std::vector<bool> backward;  // by node: whether it has one
   // By node: what it keeps besides what it reads (node_stash).
