@@ -75,12 +75,11 @@ BbrPhase bbr_phase(int socket) {
   }
   // Before the first acknowledgement it knows no rate, and its gains are not set yet.
   if (info.bbr_bw_lo == 0 && info.bbr_bw_hi == 0) return BbrPhase::kStartup;
-  // Gains are in 256ths (tcp_bbr.c): it sends by more than twice what it saw only at first, and
-  // drains with the window of then; a window of one way's content is that of a probe.
+  // Gains are in 256ths (tcp_bbr.c): it sends by more than twice what it saw only at first; a
+  // window of one way's content is that of a probe.
   constexpr uint32_t kOne = 256;
   if (info.bbr_pacing_gain > 2 * kOne) return BbrPhase::kStartup;
-  if (info.bbr_cwnd_gain > 2 * kOne) return BbrPhase::kDrain;
-  return info.bbr_cwnd_gain > kOne ? BbrPhase::kProbeBandwidth : BbrPhase::kProbeRoundTrip;
+  return info.bbr_cwnd_gain > kOne ? BbrPhase::kSettled : BbrPhase::kProbeRoundTrip;
 }
 
 std::optional<TcpProgress> tcp_progress(int socket) {

@@ -21,7 +21,7 @@ std::string set_congestion_control(int socket, const std::string& name);
 // Has the socket's control begin anew, from the window there is. Returns what it has from then on.
 std::string restart_congestion_control(int socket);
 // What bbr is about; unknown where a socket has another control.
-enum class BbrPhase { kUnknown, kStartup, kDrain, kProbeBandwidth, kProbeRoundTrip };
+enum class BbrPhase { kUnknown, kStartup, kSettled, kProbeRoundTrip };
 BbrPhase bbr_phase(int socket);
 struct TcpProgress {
   // Bytes, by the other side's TCP since the connection began; those behind a gap are estimated by

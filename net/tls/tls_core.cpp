@@ -230,6 +230,7 @@ void TlsCore::lost(const ConnectionPtr& connection, const std::string& why) {
   link->connection = nullptr;
   link->inbox.on_disconnected();
   link->outbox.on_disconnected();
+  wake_others(*link);
   link->runs.on_disconnected();
   release(*link);
   link->changed.cancel();
@@ -418,7 +419,6 @@ void TlsCore::tick(Link& link, int64_t now) {
       }
     }
     if (connection->warm_up.rests()) start_anew(*connection);
-    if (link.outbox.has_frame()) wake(link);  // what it waited for may have gone with its link
     // Half the time is kept for a new connection to prove that only the old one is dead.
     if (now - connection->last_heard_ms > options_.link_timeout_ms / 2) {
       lost(connection, fmt::format("silent for {} ms", now - connection->last_heard_ms));

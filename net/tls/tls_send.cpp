@@ -40,7 +40,9 @@ bool TlsCore::has_frame(const Link& link) const {
 
 void TlsCore::wake_others(const Link& link) {
   for (auto& [stage, other] : links_) {
-    if (other.get() != &link && other->outbox.has_frame()) wake(*other);
+    const bool waits =
+        other->outbox.has_frame() && other->outbox.next_kind() == MessageKind::kTiedGradient;
+    if (other.get() != &link && waits) wake(*other);
   }
 }
 
@@ -140,9 +142,9 @@ void TlsCore::start_anew(Connection& connection) {
   if (phase == os::BbrPhase::kUnknown || phase == os::BbrPhase::kProbeRoundTrip) return;
   const auto progress = os::tcp_progress(socket);
   if (!progress || progress->unsent > 0 || progress->repairing) return;
-  if (connection.warm_up.start_anew(now_ms(), progress->round_trip_ms,
+  if (connection.warm_up.start_anew(now_ms(), progress->round_trip_ms, progress->shortest_ms,
                                     phase == os::BbrPhase::kStartup)) {
-    os::restart_congestion_control(socket);
+    connection.congestion.begin(os::restart_congestion_control(socket));
   }
 }
 

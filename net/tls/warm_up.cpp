@@ -54,9 +54,12 @@ void WarmUp::note_last(int64_t now_ms) {
   burst_ms_ = now_ms - burst_since_ms_;
 }
 
-bool WarmUp::start_anew(int64_t now_ms, double round_trip_ms, bool starting_up) {
+bool WarmUp::start_anew(int64_t now_ms, double round_trip_ms, double shortest_ms,
+                        bool starting_up) {
   rests_ = false;
-  if (static_cast<double>(burst_ms_) >= kShortRoundTrips * round_trip_ms) return false;
+  const double own_ms = shortest_ms > 0 ? shortest_ms : round_trip_ms;
+  if (static_cast<double>(burst_ms_) >= kShortRoundTrips * own_ms) return false;
+  if (round_trip_ms > kQueued * own_ms) return false;
   if (starting_up && now_ms - anew_ms_ < kAnewMs) return false;
   anew_ms_ = now_ms;
   return true;

@@ -42,6 +42,9 @@ class WarmUp {
   // A burst of less is over before bbr has searched for a rate itself (it tries a quarter more
   // every eight round trips).
   static constexpr double kShortRoundTrips = 4;
+  // Of the shortest round trip: beyond, a queue stands, so what bbr takes for the way is not too
+  // little, and it shall find that out.
+  static constexpr double kQueued = 1.5;
   // bbr all but stops for the shortest round trip ten seconds after it began or last saw it.
   static constexpr int64_t kAnewMs = 5000;
   static constexpr int64_t kPingMs = 100;     // less than the shortest retransmission timeout
@@ -65,8 +68,9 @@ class WarmUp {
   void note_last(int64_t now_ms);   // after a write: nothing more is there to send
   // A burst has ended since start_anew was asked last.
   bool rests() const { return rests_; }
-  // With nothing unsent: whether bbr should begin anew.
-  bool start_anew(int64_t now_ms, double round_trip_ms, bool starting_up);
+  // With nothing unsent: whether bbr should begin anew. round_trip_ms: smoothed; shortest_ms: of
+  // the last minutes, 0 where it is unknown.
+  bool start_anew(int64_t now_ms, double round_trip_ms, double shortest_ms, bool starting_up);
   // pinged_ms: when the last ping went.
   bool keep_warm(int64_t now_ms, int64_t pinged_ms, const std::string& congestion_control) const;
 

@@ -158,33 +158,42 @@ TEST(TlsFaults, UrgentMessageOvertakesBulkOnASlowLink) {
   EXPECT_TRUE(receive(cluster.at(1), bulk, 2 << 20));
 }
 
-// Its owner needs the gradient of a shared weight last, and over an uplink that links share it
-// would hold up the gradients of the pipeline.
-TEST(TlsFaults, ATiedGradientWaitsForGradientsOnOtherLinks) {
-  LinkGateOptions slow;
-  slow.bandwidth_mbit_s = 20;  // a link; 1 MiB takes 0.4 s
-  TlsCluster cluster(3, {{0, 1, 2, 3, 3}}, {0, 1, 2}, fast(8000), &slow);
-  const auto gradient = make_key(MessageKind::kGradient, 2, 0, 0, 0);
-  const auto tied = make_key(MessageKind::kTiedGradient, 2, 0, 0, 0);
-  ASSERT_TRUE(cluster.at(2).send(1, make_message(gradient, 1 << 20)).ok());
-  ASSERT_TRUE(cluster.at(2).send(0, make_message(tied, 1000)).ok());
-  EXPECT_EQ(cluster.at(0).wait(150).error().code, Code::kTimeout);
-  EXPECT_TRUE(receive(cluster.at(1), gradient, 1 << 20));
-  EXPECT_TRUE(receive(cluster.at(0), tied, 1000));
+// Stage 1 sends a gradient of so many bytes to stage 0, which takes a while, and that of a shared
+// weight to stage 2.
+class TiedGradient : public ::testing::Test {
+ protected:
+  static LinkGateOptions slow() {
+    LinkGateOptions options;
+    options.bandwidth_mbit_s = 20;  // a link; 1 MiB takes 0.4 s
+    return options;
+  }
+  void send(size_t bytes) {
+    ASSERT_TRUE(cluster.at(1).send(0, make_message(gradient, bytes)).ok());
+    ASSERT_TRUE(cluster.at(1).send(2, make_message(tied, 1000)).ok());
+    EXPECT_EQ(cluster.at(2).wait(150).error().code, Code::kTimeout);
+  }
+  const LinkGateOptions gate = slow();
+  TlsCluster cluster{3, kEdge, {0, 1, 2}, fast(8000), &gate};
+  const MessageKey gradient = make_key(MessageKind::kGradient, 1, 0, 0, 0);
+  const MessageKey tied = make_key(MessageKind::kTiedGradient, 1, 0, 0, 0);
+};
+
+// Its owner needs it last, and over an uplink that links share it would hold up the gradients of
+// the pipeline.
+TEST_F(TiedGradient, WaitsForGradientsOnOtherLinks) {
+  send(1 << 20);
+  EXPECT_TRUE(receive(cluster.at(0), gradient, 1 << 20));
+  EXPECT_TRUE(receive(cluster.at(2), tied, 1000));
 }
 
-TEST(TlsFaults, ATiedGradientThatWaitsGoesWhereTheLinksBreak) {
-  LinkGateOptions slow;
-  slow.bandwidth_mbit_s = 20;
-  TlsCluster cluster(3, {{0, 1, 2, 3, 3}}, {0, 1, 2}, fast(8000), &slow);
-  const auto gradient = make_key(MessageKind::kGradient, 2, 0, 0, 0);
-  const auto tied = make_key(MessageKind::kTiedGradient, 2, 0, 0, 0);
-  ASSERT_TRUE(cluster.at(2).send(1, make_message(gradient, 2 << 20)).ok());
-  ASSERT_TRUE(cluster.at(2).send(0, make_message(tied, 1000)).ok());
-  EXPECT_EQ(cluster.at(0).wait(150).error().code, Code::kTimeout);
-  cluster.gate(2).cut();
-  EXPECT_TRUE(receive(cluster.at(0), tied, 1000));
-  EXPECT_TRUE(receive(cluster.at(1), gradient, 2 << 20));
+TEST_F(TiedGradient, GoesWhereTheLinkItWaitsForBreaks) {
+  send(4 << 20);  // 1.7 s
+  cluster.gate(1).cut();
+  cluster.gate(1).stall(true);  // stage 0 dials again in vain
+  EXPECT_TRUE(receive(cluster.at(2), tied, 1000));
+  EXPECT_FALSE(cluster.at(0).take(gradient).has_value());
+  cluster.gate(1).stall(false);
+  EXPECT_TRUE(receive(cluster.at(0), gradient, 4 << 20));
 }
 
 // A bulk message that takes many link timeouts: gradients and norms overtake it, and the heartbeats

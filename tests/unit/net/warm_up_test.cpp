@@ -142,12 +142,29 @@ TEST(WarmUp, BbrBeginsAnewAfterABurstTooShortForItsSearch) {
   EXPECT_FALSE(warm_up.rests());
   burst(warm_up, now, 399);
   ASSERT_TRUE(warm_up.rests());
-  EXPECT_TRUE(warm_up.start_anew(now + 450, 100, false));
+  EXPECT_TRUE(warm_up.start_anew(now + 450, 110, 100, false));
   EXPECT_FALSE(warm_up.rests()) << "once a burst";
   burst(warm_up, now + 1000, 400);
   ASSERT_TRUE(warm_up.rests());
-  EXPECT_FALSE(warm_up.start_anew(now + 1450, 100, false)) << "it could search itself";
+  EXPECT_FALSE(warm_up.start_anew(now + 1450, 110, 100, false)) << "it could search itself";
   EXPECT_FALSE(warm_up.rests());
+}
+
+// Begun anew again and again, it would never find out how little the way carries, and fill queues.
+TEST(WarmUp, BbrDoesNotBeginAnewOverAStandingQueue) {
+  for (const bool starting_up : {false, true}) {
+    SimulatedStart start;
+    ASSERT_TRUE(start.begin(1 << 18));
+    WarmUp& warm_up = start.warm_up;
+    burst(warm_up, start.now_ms, 50);
+    EXPECT_FALSE(warm_up.start_anew(start.now_ms + 90, 70, 30, starting_up));
+    burst(warm_up, start.now_ms + 1000, 125);
+    EXPECT_FALSE(warm_up.start_anew(start.now_ms + 1200, 31, 30, starting_up)) << "long enough";
+    burst(warm_up, start.now_ms + 2000, 50);
+    EXPECT_TRUE(warm_up.start_anew(start.now_ms + 2090, 31, 30, starting_up));
+    burst(warm_up, start.now_ms + 9000, 50);
+    EXPECT_TRUE(warm_up.start_anew(start.now_ms + 9090, 70, 0, starting_up)) << "none is known";
+  }
 }
 
 // While it starts up it need not, but every five seconds, or it stops to see the shortest round
@@ -159,7 +176,7 @@ TEST(WarmUp, BbrThatStartsUpBeginsAnewNowAndThen) {
   std::vector<int64_t> anew;
   for (int64_t now = start.now_ms; now < start.now_ms + 30000; now += 700) {
     burst(warm_up, now, 50);
-    if (warm_up.start_anew(now + 60, 100, true)) anew.push_back(now);
+    if (warm_up.start_anew(now + 60, 110, 100, true)) anew.push_back(now);
   }
   ASSERT_GE(anew.size(), 5u);
   for (size_t i = 1; i < anew.size(); ++i) {
