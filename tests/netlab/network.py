@@ -61,11 +61,12 @@ class Network:
         return "\n".join(rows) + "\n"
 
     def peers_toml(self, gflops=None):
-        """Peers with their access lines, and how fast one of them is."""
+        """Peers with their access lines, and how fast they are: each, or by name."""
+        speeds = gflops if isinstance(gflops, dict) else dict.fromkeys(self.ends, gflops)
         lines = []
         for name, access in self.ends.items():
             lines += ["[[peer]]", f'id = "{name}"', *(f"{key} = {measured(rate)}" for key, rate in access.items())]
-            lines += [f"gflops = {gflops}"] if gflops else []
+            lines += [f"gflops = {speeds[name]}"] if speeds.get(name) else []
         return "\n".join(lines) + "\n"
 
 
