@@ -50,6 +50,7 @@ void write_header(FieldWriter& out, const HelloFrame& f) {
   out.number(f.epoch);
   out.number(f.stage);
   out.text(f.peer);
+  out.number(f.edges);
   out.number(static_cast<uint32_t>(f.held.size()));
   out.number(static_cast<uint32_t>(f.consumed.size()));
   out.number(static_cast<uint32_t>(f.partial.size()));
@@ -71,6 +72,7 @@ void write_header(FieldWriter& out, const ChunkFrame& f) {
 }
 void write_header(FieldWriter& out, const AckFrame& f) {
   write_key(out, f.key);
+  out.number(f.at_us);
 }
 void write_header(FieldWriter& out, const ConsumedFrame& f) {
   write_key(out, f.key);
@@ -80,6 +82,7 @@ void write_header(FieldWriter& out, const PingFrame& f) {
 }
 void write_header(FieldWriter& out, const PongFrame& f) {
   out.number(f.number);
+  out.number(f.at_us);
 }
 void write_header(FieldWriter& out, const GoodbyeFrame& f) {
   out.number(static_cast<uint8_t>(f.reason));
@@ -98,6 +101,7 @@ Result<Frame> read_hello(FieldReader& in, std::span<const std::byte> body) {
   f.epoch = in.number<uint32_t>();
   f.stage = in.number<int32_t>();
   f.peer = in.text(kMaxNameBytes);
+  f.edges = in.number<uint64_t>();
   const auto held = in.number<uint32_t>();
   const auto consumed = in.number<uint32_t>();
   const auto partial = in.number<uint32_t>();
@@ -179,7 +183,7 @@ Result<Frame> read_header(FrameType type, FieldReader& in, std::span<const std::
     }
     case FrameType::kAck: {
       WEFT_TRY(MessageKey key, read_key(in));
-      return Frame(AckFrame{key});
+      return Frame(AckFrame{key, in.number<int64_t>()});
     }
     case FrameType::kConsumed: {
       WEFT_TRY(MessageKey key, read_key(in));
@@ -187,8 +191,10 @@ Result<Frame> read_header(FrameType type, FieldReader& in, std::span<const std::
     }
     case FrameType::kPing:
       return Frame(PingFrame{in.number<uint64_t>()});
-    case FrameType::kPong:
-      return Frame(PongFrame{in.number<uint64_t>()});
+    case FrameType::kPong: {
+      const auto number = in.number<uint64_t>();
+      return Frame(PongFrame{number, in.number<int64_t>()});
+    }
     case FrameType::kGoodbye:
       return read_goodbye(in);
     case FrameType::kPadding:

@@ -23,7 +23,7 @@
 namespace weft::net {
 
 constexpr uint32_t kFrameMagic = 0x31544657;  // "WFT1"
-constexpr uint8_t kFrameVersion = 2;
+constexpr uint8_t kFrameVersion = 3;
 constexpr size_t kPrefixBytes = 20;
 constexpr size_t kMaxHeaderBytes = 512;
 constexpr size_t kMaxChunkBytes = 64 * 1024;   // body of a message, chunk or padding frame
@@ -57,6 +57,7 @@ struct HelloFrame {
   uint32_t epoch = 0;
   int32_t stage = 0;
   std::string peer;
+  uint64_t edges = 0;  // LinkRules::digest
   std::vector<MessageKey> held, consumed;
   std::vector<PartialMessage> partial;
   bool operator==(const HelloFrame&) const = default;
@@ -85,6 +86,7 @@ struct ChunkFrame {
 // The message arrived whole: the sender may release its bytes.
 struct AckFrame {
   MessageKey key;
+  int64_t at_us = 0;  // the receiver's clock, of no defined origin
   bool operator==(const AckFrame&) const = default;
 };
 
@@ -100,6 +102,7 @@ struct PingFrame {
 };
 struct PongFrame {
   uint64_t number = 0;
+  int64_t at_us = 0;  // as in an ack
   bool operator==(const PongFrame&) const = default;
 };
 

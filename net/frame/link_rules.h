@@ -37,6 +37,10 @@ class LinkRules {
   const std::set<int32_t>& neighbours() const { return neighbours_; }
   // Credits of the channel from one stage to another; 0: no such message may travel there.
   int32_t credits(const Channel& channel, int32_t from, int32_t to) const;
+  // Of the edges with another stage, all that EdgeLink says: two stages that were cut alike have
+  // the same. Programs of two versions may cut one plan differently, and would then take one value
+  // for another.
+  uint64_t digest(int32_t other) const;
 
  private:
   struct Route {
@@ -46,6 +50,7 @@ class LinkRules {
   };
   std::set<int32_t> neighbours_;
   int32_t stage_;
+  std::map<int32_t, std::vector<EdgeLink>> edges_;  // by the other stage, in the order of ids
   std::map<Route, int32_t> credits_;
 };
 

@@ -7,11 +7,12 @@
 namespace weft::net {
 
 void RunMeter::writes(double now_s, uint64_t bytes, const std::optional<MessageKey>& ends) {
-  if (!open_) open_ = Run{now_s, 0, 0, {}};
+  if (!open_) open_ = Run{now_s, now_s, 0, 0, {}};
   open_->bytes += bytes;
   if (!ends) return;
   open_->whole_bytes = open_->bytes;
   open_->last = *ends;
+  open_->written_s = now_s;
   if (now_s - open_->since_s >= kCutS) end_run();
 }
 
@@ -30,13 +31,15 @@ bool RunMeter::awaits(const MessageKey& key) const {
 }
 
 // Messages arrive whole in the order of their last bytes: runs before this one are done, too.
-bool RunMeter::acknowledged(const MessageKey& key, double now_s, double shortest_s) {
+bool RunMeter::acknowledged(const MessageKey& key, double now_s, double shortest_s,
+                            double waited_s) {
   const auto found = std::find_if(written_.begin(), written_.end(),
                                   [&](const Run& run) { return run.last == key; });
   if (found == written_.end()) return false;
   const Run run = *found;
   written_.erase(written_.begin(), found + 1);
-  const double seconds = now_s - run.since_s - shortest_s;
+  // What the other side says of its clock makes no message arrive before it was written.
+  const double seconds = std::max(now_s - shortest_s - waited_s, run.written_s) - run.since_s;
   if (seconds < std::max(kLeastS, shortest_s) || run.whole_bytes < kLeastBytes) return false;
   carried_.push_back({now_s, static_cast<double>(run.whole_bytes) / seconds});
   if (carried_.size() > kMaxRuns) carried_.pop_front();
@@ -74,17 +77,23 @@ std::optional<double> PingTimes::answered(uint64_t number) {
   return time_s;
 }
 
-void ShortestTrip::note(double now_s, double seconds) {
-  if (now_ == 0 || now_s - since_s_ > kHalfS) {
-    before_ = now_s - since_s_ > 2 * kHalfS ? 0 : now_;
+void LatelyLeast::note(double now_s, double seconds) {
+  if (!now_ || now_s - since_s_ > kHalfS) {
+    before_ = now_s - since_s_ > 2 * kHalfS ? std::nullopt : now_;
     now_ = seconds;
     since_s_ = now_s;
   }
-  now_ = std::min(now_, seconds);
+  now_ = std::min(*now_, seconds);
 }
 
-double ShortestTrip::seconds() const {
-  return before_ == 0 ? now_ : std::min(now_, before_);
+std::optional<double> LatelyLeast::seconds() const {
+  return before_ ? std::min(*now_, *before_) : now_;
+}
+
+double WayBack::note(double now_s, int64_t at_us) {
+  const double behind_s = now_s - 1e-6 * static_cast<double>(at_us);
+  least_.note(now_s, behind_s);
+  return behind_s - *least_.seconds();
 }
 
 }  // namespace weft::net

@@ -3,11 +3,12 @@
 //
 // A run is what was written without a lull, from the first byte to the end of a message; a long one
 // is cut at the end of a message. Its bytes over the time from before its first write to the
-// acknowledgement of its last message, less the shortest round trip, are a rate that the way has AT
-// LEAST: a late wake-up, a slow receiver, the start of TCP's window, other flows on the line all
-// make it less. Two things make it more: what a token bucket had saved, so a run counts from a
-// tenth of a second on; and a round trip that was never seen without a queue, so it counts from a
-// round trip on. Few bytes say more of the delays, and none of the rate: a run has 64 KiB at least.
+// acknowledgement of its last message, less the shortest round trip and less what the
+// acknowledgement waited for on its way back, are a rate that the way has AT LEAST: a late wake-up,
+// a slow receiver, the start of TCP's window, other flows on the line all make it less. Two things
+// make it more: what a token bucket had saved, so a run counts from a tenth of a second on; and a
+// round trip that was never seen without a queue, so it counts from a round trip on. Few bytes say
+// more of the delays, and none of the rate: a run has 64 KiB at least.
 // The upper quartile of the last runs is told: one in four may have been lucky, and
 // three in four may have shared the line.
 //
@@ -39,8 +40,9 @@ class RunMeter {
   void lull();
   // Whether a run ends with that message: others say nothing.
   bool awaits(const MessageKey& key) const;
-  // shortest_s: round trip; 0: unknown. True: a run counts that did not before.
-  bool acknowledged(const MessageKey& key, double now_s, double shortest_s);
+  // shortest_s: round trip; 0: unknown. waited_s: WayBack's. True: a run counts that did not
+  // before.
+  bool acknowledged(const MessageKey& key, double now_s, double shortest_s, double waited_s);
   void on_disconnected();
 
   // Bytes a second; 0: of the last minute too few runs count.
@@ -49,7 +51,7 @@ class RunMeter {
 
  private:
   struct Run {
-    double since_s = 0;
+    double since_s = 0, written_s = 0;    // the latter of the end of the last message
     uint64_t bytes = 0, whole_bytes = 0;  // the latter up to the end of the last message
     MessageKey last;
   };
@@ -77,15 +79,28 @@ class PingTimes {
   std::deque<double> times_;  // of the pings up to asked_
 };
 
-// The shortest round trip of the last half minute to minute.
-class ShortestTrip {
+// The least of the last half minute to minute.
+class LatelyLeast {
  public:
   static constexpr double kHalfS = 30;
   void note(double now_s, double seconds);
-  double seconds() const;  // 0: none
+  std::optional<double> seconds() const;
 
  private:
-  double since_s_ = 0, now_ = 0, before_ = 0;
+  double since_s_ = 0;
+  std::optional<double> now_, before_;
+};
+
+// What an answer waited for on its way back, behind what the other side sends: it says at what time
+// of the other side's clock it began. The two clocks have no common origin, and may drift apart by
+// some milliseconds a minute; the fastest answer of late is taken for one that did not wait.
+class WayBack {
+ public:
+  // Seconds; at_us: of the other side's clock.
+  double note(double now_s, int64_t at_us);
+
+ private:
+  LatelyLeast least_;
 };
 
 }  // namespace weft::net

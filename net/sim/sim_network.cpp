@@ -149,7 +149,7 @@ struct SimNetwork::Impl {
     if (link.free_ms <= now_ms) link.runs.lull();
     const double trip_s = 2 * options.latency_ms / 1e3;
     const double known_s = (now_ms + options.latency_ms) / 1e3;
-    if (!link.runs.acknowledged(key, known_s, trip_s)) return;
+    if (!link.runs.acknowledged(key, known_s, trip_s, 0)) return;
     endpoints[static_cast<size_t>(channel.from)]->stats_.carried[channel.to] = {
         link.runs.bytes_s(known_s), trip_s, link.runs.runs()};
   }

@@ -232,6 +232,7 @@ void TlsCore::lost(const ConnectionPtr& connection, const std::string& why) {
   link->outbox.on_disconnected();
   wake_others(*link);
   link->runs.on_disconnected();
+  link->way_back = {};  // the other side's clock may be another one
   release(*link);
   link->changed.cancel();
   mailbox_.link_trouble(link->stage, why);

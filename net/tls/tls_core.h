@@ -78,7 +78,8 @@ struct Link {
   MessageOutbox outbox;
   MessageInbox inbox;
   RunMeter runs;
-  ShortestTrip trip;
+  LatelyLeast trip;  // round trips
+  WayBack way_back;
   ConnectionPtr connection;    // authenticated; at most one
   asio::steady_timer changed;  // cancelled when connection changes
   bool ever_up = false, left = false;
@@ -137,7 +138,7 @@ class TlsCore {
   Task<Status> gather(ConnectionPtr connection, size_t least, size_t most);
   Task<Status> read_frame(ConnectionPtr connection, DecodedFrame* out);
   Task<void> read_loop(ConnectionPtr connection);
-  void measure(Connection& connection, const MessageKey& acknowledged);
+  void measure(Connection& connection, const MessageKey& acknowledged, double waited_s);
   Status handle(Connection& connection, DecodedFrame& decoded);
   Status handle_arrival(Connection& connection, Result<MessageInbox::Arrival> arrival);
   void handle_goodbye(Connection& connection, const GoodbyeFrame& goodbye);

@@ -27,6 +27,10 @@ constexpr int32_t kMaxViolations = 8;
 // Answers not yet written: beyond every credit, so only a sender that repeats and never reads.
 constexpr size_t kMaxControl = 1 << 16;
 
+int64_t now_us() {
+  return static_cast<int64_t>(1e6 * monotonic_seconds());
+}
+
 std::string peer_text(const CertificateInfo& c) {
   return fmt::format("peer {} with stage {} of job {}, epoch {}", c.subject, c.stage, c.job,
                      c.epoch);
@@ -114,7 +118,14 @@ Task<Status> TlsCore::refuse(ConnectionPtr connection, GoodbyeReason reason, Err
 }
 
 Task<Status> TlsCore::send_hello(ConnectionPtr connection) {
-  HelloFrame hello{options_.job, options_.epoch, options_.stage, options_.peer, {}, {}, {}};
+  HelloFrame hello{.job = options_.job,
+                   .epoch = options_.epoch,
+                   .stage = options_.stage,
+                   .peer = options_.peer,
+                   .edges = rules_.digest(connection->link->stage),
+                   .held = {},
+                   .consumed = {},
+                   .partial = {}};
   connection->link->inbox.describe(hello);
   std::vector<std::byte> out;
   encode_frame(hello, {}, out);
@@ -140,14 +151,21 @@ Task<Result<HelloFrame>> TlsCore::read_hello(ConnectionPtr connection) {
 
 // The certificate was checked already; a hello that contradicts it is a broken program.
 Status TlsCore::check_hello(const Link& link, const HelloFrame& hello) const {
-  if (hello.job == options_.job && hello.epoch == options_.epoch && hello.stage == link.stage &&
-      hello.peer == link.peer) {
-    return {};
+  if (hello.job != options_.job || hello.epoch != options_.epoch || hello.stage != link.stage ||
+      hello.peer != link.peer) {
+    return make_error(Code::kDenied,
+                      fmt::format("a hello of peer {} with stage {} of job {}, epoch {} does not "
+                                  "match its certificate",
+                                  hello.peer, hello.stage, hello.job, hello.epoch));
   }
-  return make_error(Code::kDenied,
-                    fmt::format("a hello of peer {} with stage {} of job {}, epoch {} does not "
-                                "match its certificate",
-                                hello.peer, hello.stage, hello.job, hello.epoch));
+  if (hello.edges != rules_.digest(link.stage)) {
+    return make_error(
+        Code::kDenied,
+        fmt::format("{} has cut the model otherwise than stage {} (peer {}): they run different "
+                    "versions of weft; have both run the same",
+                    link.name(), options_.stage, options_.peer));
+  }
+  return {};
 }
 
 // Brings what arrived to `least` bytes, at most `most`.
@@ -266,16 +284,17 @@ Status TlsCore::handle(Connection& connection, DecodedFrame& decoded) {
   }
   if (auto* ack = std::get_if<AckFrame>(&decoded.frame)) {
     status = link.outbox.on_ack(ack->key);
-    measure(connection, ack->key);
+    measure(connection, ack->key, link.way_back.note(monotonic_seconds(), ack->at_us));
   } else if (auto* consumed = std::get_if<ConsumedFrame>(&decoded.frame)) {
     status = link.outbox.on_consumed(consumed->key);
     wake(link);
   } else if (auto* ping = std::get_if<PingFrame>(&decoded.frame)) {
     // A flood of pings is answered one at a time: replies never pile up.
-    if (connection.control.empty()) connection.push_control(PongFrame{ping->number});
+    if (connection.control.empty()) connection.push_control(PongFrame{ping->number, now_us()});
   } else if (auto* pong = std::get_if<PongFrame>(&decoded.frame)) {
+    const double now = monotonic_seconds();
+    link.way_back.note(now, pong->at_us);
     if (const auto asked_s = connection.pings.answered(pong->number)) {
-      const double now = monotonic_seconds();
       link.trip.note(now, now - *asked_s);
     }
   } else if (std::holds_alternative<PaddingFrame>(decoded.frame)) {
@@ -295,7 +314,7 @@ Status TlsCore::handle_arrival(Connection& connection, Result<MessageInbox::Arri
   if (connection.control.size() > kMaxControl) {
     return make_error(Code::kTooLarge, "too many answers wait for a reader");
   }
-  if (arrival->ack) connection.push_control(AckFrame{*arrival->ack});
+  if (arrival->ack) connection.push_control(AckFrame{*arrival->ack, now_us()});
   if (arrival->consumed) connection.push_control(ConsumedFrame{*arrival->ack});
   if (arrival->message) mailbox_.deliver(std::move(*arrival->message));
   return {};
@@ -343,14 +362,14 @@ void TlsCore::release(Link& link) {
 
 // The kernel's shortest round trip is no longer than the true one, also where a middlebox ends TCP;
 // a pong comes from the other stage, and is late rather than early.
-void TlsCore::measure(Connection& connection, const MessageKey& acknowledged) {
+void TlsCore::measure(Connection& connection, const MessageKey& acknowledged, double waited_s) {
   Link& link = *connection.link;
   if (!link.runs.awaits(acknowledged)) return;
   const double now = monotonic_seconds();
   const auto progress = os::tcp_progress(connection.socket().native_handle());
   const double kernel_s = progress ? progress->shortest_ms / 1e3 : 0;
-  if (!link.runs.acknowledged(acknowledged, now, kernel_s)) return;
-  const double trip_s = link.trip.seconds();
+  if (!link.runs.acknowledged(acknowledged, now, kernel_s, waited_s)) return;
+  const double trip_s = link.trip.seconds().value_or(0);
   mailbox_.count_carried(
       link.stage,
       {link.runs.bytes_s(now), trip_s > 0 ? std::max(trip_s, kernel_s) : 0, link.runs.runs()});

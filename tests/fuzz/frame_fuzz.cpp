@@ -111,7 +111,7 @@ net::MessageFrame message(uint64_t transfer, uint64_t step) {
 }  // namespace
 
 std::vector<std::string> seeds() {
-  net::HelloFrame hello{"job", 1, 0, "peer-0", {}, {}, {}};
+  net::HelloFrame hello{"job", 1, 0, "peer-0", 99, {}, {}, {}};
   hello.held = {message(1, 0).key};
   hello.partial = {{message(1, 1).key, 12}};
   const std::string body(12, 'b');
@@ -124,9 +124,9 @@ std::vector<std::string> seeds() {
       input_of(message(1, 0), body + body) + input_of(message(2, 1), body + body) +
           input_of(message(3, 2), body + body),
       input_of(none, ""),
-      input_of(net::AckFrame{message(1, 0).key}, "") +
+      input_of(net::AckFrame{message(1, 0).key, 5}, "") +
           input_of(net::ConsumedFrame{message(1, 0).key}, ""),
-      input_of(net::PingFrame{7}, "") + input_of(net::PongFrame{7}, ""),
+      input_of(net::PingFrame{7}, "") + input_of(net::PongFrame{7, -1}, ""),
       input_of(net::PaddingFrame{}, "nothing") + input_of(net::PaddingFrame{}, ""),
       input_of(net::GoodbyeFrame{net::GoodbyeReason::kFailed, "out of memory"}, ""),
       input_of(message(1, 0), body) + input_of(hello, "") + input_of(message(1, 0), body + body)};

@@ -39,6 +39,7 @@ Frame any_frame(std::vector<std::byte>& body) {
                    *rc::gen::arbitrary<uint32_t>(),
                    *rc::gen::arbitrary<int32_t>(),
                    name(),
+                   *rc::gen::arbitrary<uint64_t>(),
                    *rc::gen::container<std::vector<MessageKey>>(any_key()),
                    *rc::gen::container<std::vector<MessageKey>>(any_key()),
                    {}};
@@ -66,13 +67,13 @@ Frame any_frame(std::vector<std::byte>& body) {
       body = random_bytes(*rc::gen::inRange<size_t>(0, 300));
       return ChunkFrame{*rc::gen::arbitrary<uint64_t>(), *rc::gen::arbitrary<uint64_t>()};
     case 3:
-      return AckFrame{*any_key()};
+      return AckFrame{*any_key(), *rc::gen::arbitrary<int64_t>()};
     case 4:
       return ConsumedFrame{*any_key()};
     case 5:
       return PingFrame{*rc::gen::arbitrary<uint64_t>()};
     case 6:
-      return PongFrame{*rc::gen::arbitrary<uint64_t>()};
+      return PongFrame{*rc::gen::arbitrary<uint64_t>(), *rc::gen::arbitrary<int64_t>()};
     case 7:
       body = random_bytes(*rc::gen::inRange<size_t>(0, 300));
       return PaddingFrame{};
@@ -191,7 +192,7 @@ TEST(FrameCodec, GoldenPing) {
   std::vector<std::byte> out;
   encode_frame(PingFrame{0x0102030405060708}, {}, out);
   ASSERT_EQ(out.size(), kPrefixBytes + 8);
-  const uint8_t expected[12] = {0x57, 0x46, 0x54, 0x31, 2, 6, 8, 0, 0, 0, 0, 0};
+  const uint8_t expected[12] = {0x57, 0x46, 0x54, 0x31, 3, 6, 8, 0, 0, 0, 0, 0};
   EXPECT_EQ(std::memcmp(out.data(), expected, sizeof expected), 0);
   EXPECT_EQ(out[kPrefixBytes], std::byte{8});
 }

@@ -70,7 +70,7 @@ struct Wire {
     const auto* first = std::get_if<MessageFrame>(&decoded.frame);
     WEFT_TRY(auto arrival, first ? inbox.on_message(*first, decoded.body)
                                  : chunk(std::get<ChunkFrame>(decoded.frame), decoded.body));
-    if (arrival.ack) back.push_back(AckFrame{*arrival.ack});
+    if (arrival.ack) back.push_back(AckFrame{*arrival.ack, 0});
     if (arrival.consumed) back.push_back(ConsumedFrame{*arrival.ack});
     if (arrival.message) {
       ++delivered[arrival.message->key];

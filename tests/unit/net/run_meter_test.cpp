@@ -29,6 +29,8 @@ struct SimulatedWay {
   uint32_t number = 0;
   RunMeter meter;
   std::vector<std::pair<MessageKey, double>> under_way;  // and when it is acknowledged
+  double queue_back_s = 0;                               // an acknowledgement waits for
+  double told_s = 0;                                     // of it is known
 
   // Of bytes, one behind the other; the answer comes late by that much.
   void send(const std::vector<double>& messages, double late_s = 0) {
@@ -42,13 +44,13 @@ struct SimulatedWay {
         free_s = std::max(free_s, now_s) + part / rate;
         now_s = std::max(now_s, free_s - buffer_s);
       }
-      under_way.emplace_back(key, free_s + round_trip_s + late_s);
+      under_way.emplace_back(key, free_s + round_trip_s + late_s + queue_back_s);
     }
     meter.lull();
   }
   void settle() {
     while (!under_way.empty() && under_way.front().second <= now_s) {
-      meter.acknowledged(under_way.front().first, under_way.front().second, round_trip_s);
+      meter.acknowledged(under_way.front().first, under_way.front().second, round_trip_s, told_s);
       under_way.erase(under_way.begin());
     }
   }
@@ -81,6 +83,8 @@ RC_GTEST_PROP(RunMeter, NeverTellsMoreThanTheWayCarries, ()) {
     for (double& bytes : messages) bytes = full * *rc::gen::inRange(1, 800) / 1e3;
     // Others take their part of the line meanwhile.
     way.rate = full * *rc::gen::inRange(30, 101) / 100;
+    way.queue_back_s = *rc::gen::inRange(0, 300) / 1e3;
+    way.told_s = way.queue_back_s * *rc::gen::inRange(0, 101) / 100;
     way.send(messages, *rc::gen::inRange(0, 20) / 1e3);
     way.pause(*rc::gen::inRange(0, 400) / 1e3);
     RC_ASSERT(way.meter.bytes_s(way.now_s) <= full * (1 + 1e-9));
@@ -94,10 +98,11 @@ RC_GTEST_PROP(RunMeter, IsNearTheRateOfAWayOfItsOwn, ()) {
   way.round_trip_s = *rc::gen::inRange(1, 150) / 1e3;
   const double seconds = *rc::gen::inRange(300, 1500) / 1e3;
   const bool lulls = *rc::gen::arbitrary<bool>();
+  way.queue_back_s = way.told_s = *rc::gen::inRange(0, 400) / 1e3;
   for (int i = 0; i < 6; ++i) {
     way.send(lulls ? std::vector<double>{way.rate * seconds}
                    : std::vector<double>(10, way.rate * seconds / 5));
-    way.pause(way.round_trip_s + 0.2);
+    way.pause(way.round_trip_s + way.queue_back_s + 0.2);
   }
   RC_ASSERT(way.meter.bytes_s(way.now_s) > 0.9 * way.rate);
   RC_ASSERT(way.meter.bytes_s(way.now_s) <= way.rate * (1 + 1e-9));
@@ -170,9 +175,40 @@ TEST(RunMeter, ALostConnectionEndsItsRuns) {
   EXPECT_NEAR(way.meter.bytes_s(way.now_s), way.rate, 1) << "what was known stays";
 }
 
-TEST(ShortestTrip, IsOfTheLastMinute) {
-  ShortestTrip trip;
-  EXPECT_EQ(trip.seconds(), 0);
+// Then the message would have arrived before it was written.
+TEST(RunMeter, AClockThatLiesBringsNoMoreThanOurKernelHeld) {
+  SimulatedWay way;
+  way.told_s = 5;
+  for (int i = 0; i < 8; ++i) {
+    way.send({way.rate * 0.4});
+    way.pause(1);
+  }
+  EXPECT_GT(way.meter.runs(), 0);
+  EXPECT_LE(way.meter.bytes_s(way.now_s), way.rate * 0.4 / (0.4 - 2 * way.buffer_s));
+}
+
+// Clocks of any two origins, one of them 100 ppm fast; answers behind a queue most of the time.
+RC_GTEST_PROP(WayBack, TellsWhatAnAnswerWaitedFor, ()) {
+  const double way_s = *rc::gen::inRange(0, 300) / 1e3;
+  const double drift = *rc::gen::inRange(-100, 101) * 1e-6;
+  const auto origin_us = *rc::gen::inRange<int64_t>(-1000000000000, 1000000000000);
+  WayBack back;
+  const auto answer = [&](double sent_s, double waited_s) {
+    const auto at_us = origin_us + static_cast<int64_t>(1e6 * sent_s * (1 + drift));
+    return back.note(sent_s + way_s + waited_s, at_us);
+  };
+  double now_s = 1000;
+  RC_ASSERT(answer(now_s, 0) == 0);
+  for (int i = 0; i < 300; ++i) {
+    now_s += 0.5;
+    const double waited_s = i % 20 == 0 ? 0 : *rc::gen::inRange(0, 400) / 1e3;
+    RC_ASSERT(std::abs(answer(now_s, waited_s) - waited_s) <= 100e-6 * 70 + 2e-6);
+  }
+}
+
+TEST(LatelyLeast, IsOfTheLastMinute) {
+  LatelyLeast trip;
+  EXPECT_FALSE(trip.seconds());
   for (int s = 100; s < 160; ++s) trip.note(s, s == 110 ? 0.020 : 0.030);
   EXPECT_EQ(trip.seconds(), 0.020);
   for (int s = 160; s < 230; ++s) trip.note(s, 0.050);

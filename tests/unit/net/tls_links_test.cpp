@@ -74,6 +74,40 @@ TEST(TlsLinks, DaemonCertificateIsRefused) {
   expect_dialler_refused(testing::shared_ca().issue("peer-0", "job-a", 1, 0, "peer"), "worker");
 }
 
+// Each field of an edge, and an edge too many: values would be taken for one another.
+TEST(TlsLinks, AModelThatIsCutOtherwiseIsRefused) {
+  const EdgeLink same{0, 0, 1, 2, 2, 1024, 1024};
+  std::vector<std::vector<EdgeLink>> others = {{}, {same, same}};
+  others.back().back().edge = 1;
+  const std::vector<std::function<void(EdgeLink&)>> changes = {
+      [](EdgeLink& e) { e.edge = 1; },
+      [](EdgeLink& e) { std::swap(e.from, e.to); },
+      [](EdgeLink& e) { e.activation_credits = 3; },
+      [](EdgeLink& e) { e.gradient_credits = 3; },
+      [](EdgeLink& e) { e.activation_bytes = 4096; },
+      [](EdgeLink& e) { e.gradient_bytes = 0; }};
+  for (const auto& change : changes) change(others.emplace_back(1, same).front());
+  for (const auto& other : others) {
+    auto options = tls_options(1, other);
+    options.control_neighbours = {0};
+    auto a = listen(tls_options(0, {same}));
+    auto b = listen(options);
+    const auto results = link(*a, *b);
+    ASSERT_FALSE(results[0].ok());
+    EXPECT_EQ(results[0].error().code, Code::kDenied) << results[0].error().text();
+    EXPECT_NE(results[0].error().message.find("different versions"), std::string::npos)
+        << results[0].error().text();
+    EXPECT_FALSE(results[1].ok());
+  }
+}
+
+TEST(TlsLinks, TheOrderInWhichEdgesAreGivenIsNoDifference) {
+  const std::vector<EdgeLink> edges = {{0, 0, 1, 2, 2}, {3, 0, 1, 2, 1}, {1, 1, 0, 2, 2}};
+  auto a = listen(tls_options(0, edges));
+  auto b = listen(tls_options(1, {edges[2], edges[0], edges[1]}));
+  for (const Status& status : link(*a, *b)) EXPECT_TRUE(status.ok()) << status.error().text();
+}
+
 TEST(TlsLinks, WrongStageAnswersTheDialler) {
   // Stage 2's address was given out as stage 1's.
   const std::vector<EdgeLink> edges = {{0, 0, 1, 2, 2}, {1, 0, 2, 2, 2}};
