@@ -7,7 +7,7 @@
 namespace weft::net {
 
 void RunMeter::writes(double now_s, uint64_t bytes, const std::optional<MessageKey>& ends) {
-  if (!open_) open_ = Run{now_s, now_s, 0, 0, {}};
+  if (!open_) open_ = Written{now_s, now_s, 0, 0, {}};
   open_->bytes += bytes;
   if (!ends) return;
   open_->whole_bytes = open_->bytes;
@@ -27,24 +27,25 @@ void RunMeter::end_run() {
 
 bool RunMeter::awaits(const MessageKey& key) const {
   return std::any_of(written_.begin(), written_.end(),
-                     [&](const Run& run) { return run.last == key; });
+                     [&](const Written& run) { return run.last == key; });
 }
 
 // Messages arrive whole in the order of their last bytes: runs before this one are done, too.
-bool RunMeter::acknowledged(const MessageKey& key, double now_s, double shortest_s,
-                            double waited_s) {
+std::optional<RunMeter::Run> RunMeter::acknowledged(const MessageKey& key, double now_s,
+                                                    double shortest_s, double waited_s) {
   const auto found = std::find_if(written_.begin(), written_.end(),
-                                  [&](const Run& run) { return run.last == key; });
-  if (found == written_.end()) return false;
-  const Run run = *found;
+                                  [&](const Written& run) { return run.last == key; });
+  if (found == written_.end()) return std::nullopt;
+  const Written run = *found;
   written_.erase(written_.begin(), found + 1);
   // What the other side says of its clock makes no message arrive before it was written.
   const double seconds = std::max(now_s - shortest_s - waited_s, run.written_s) - run.since_s;
-  if (seconds < std::max(kLeastS, shortest_s) || run.whole_bytes < kLeastBytes) return false;
-  carried_.push_back({now_s, static_cast<double>(run.whole_bytes) / seconds});
+  if (seconds < std::max(kLeastS, shortest_s) || run.whole_bytes < kLeastBytes) return std::nullopt;
+  const double rate = static_cast<double>(run.whole_bytes) / seconds;
+  carried_.push_back({now_s, rate});
   if (carried_.size() > kMaxRuns) carried_.pop_front();
   ++runs_;
-  return true;
+  return Run{run.since_s, rate};
 }
 
 void RunMeter::on_disconnected() {

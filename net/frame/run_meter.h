@@ -40,9 +40,13 @@ class RunMeter {
   void lull();
   // Whether a run ends with that message: others say nothing.
   bool awaits(const MessageKey& key) const;
-  // shortest_s: round trip; 0: unknown. waited_s: WayBack's. True: a run counts that did not
-  // before.
-  bool acknowledged(const MessageKey& key, double now_s, double shortest_s, double waited_s);
+  struct Run {
+    double since_s = 0, bytes_s = 0;
+  };
+  // shortest_s: round trip; 0: unknown. waited_s: WayBack's. The run that ended with it, if it
+  // counts.
+  std::optional<Run> acknowledged(const MessageKey& key, double now_s, double shortest_s,
+                                  double waited_s);
   void on_disconnected();
 
   // Bytes a second; 0: of the last minute too few runs count.
@@ -50,7 +54,7 @@ class RunMeter {
   int64_t runs() const { return runs_; }  // that counted since the beginning
 
  private:
-  struct Run {
+  struct Written {
     double since_s = 0, written_s = 0;    // the latter of the end of the last message
     uint64_t bytes = 0, whole_bytes = 0;  // the latter up to the end of the last message
     MessageKey last;
@@ -60,8 +64,8 @@ class RunMeter {
   };
   void end_run();
 
-  std::optional<Run> open_;
-  std::deque<Run> written_;  // not acknowledged; bounded by credits
+  std::optional<Written> open_;
+  std::deque<Written> written_;  // not acknowledged; bounded by credits
   std::deque<Carried> carried_;
   int64_t runs_ = 0;
 };

@@ -24,7 +24,9 @@ constexpr double kSlower = 0.85;  // of the rate: less than that is no fluctuati
 constexpr double kFull = 0.985;   // of the rate: what a full link acknowledges
 constexpr double kMinCruise = 0.9, kMaxCruise = 1.1, kFaster = 0.01, kBack = 0.02;
 constexpr int kSlowWindows = 3;
-constexpr double kNoiseMs = 2, kNoiseShare = 0.03;        // of a round trip
+constexpr int kForgotten = 30;                      // windows in which nothing was measured
+constexpr int kOverdue = 8;                         // windows, and none of them could be a probe
+constexpr double kNoiseMs = 2, kNoiseShare = 0.03;  // of a round trip
 constexpr double kStandingMs = 8, kStandingShare = 0.15;  // a queue beyond doubt
 constexpr double kShortWindowRoundTrips = 1.5;            // where the answer is clear soon
 
@@ -60,7 +62,15 @@ bool Pacer::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms) 
   // Who shared the way in the last burst may be gone in the next.
   if (!usable) probe_every_ms_ = kMinProbeEveryMs;
   const bool interrupted = !usable && (phase_ == Phase::kDrain || phase_ == Phase::kProbe);
-  if (usable) measured(rate, now_ms);
+  bool forgotten = false;
+  if (usable) {
+    unjudged_ = 0;
+    measured(rate, now_ms);
+  } else if (phase_ == Phase::kCruise && ++unjudged_ > kForgotten) {
+    last_ = 0;
+    forgotten = true;
+    enter(Phase::kFirst, now_ms);
+  }
   if (interrupted)
     enter(Phase::kCruise, now_ms);  // a lull drains, and leaves nothing to probe with
   queue_before_ms_ = usable ? queue_ms() : 0;
@@ -70,7 +80,28 @@ bool Pacer::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms) 
         static_cast<int64_t>((short_one ? kShortWindowRoundTrips : kWindowRoundTrips) * base_ms()),
         kMinWindowMs, kMaxWindowMs);
   }
-  return usable || interrupted;
+  return usable || interrupted || forgotten;
+}
+
+bool Pacer::carried(int64_t since_ms, int64_t now_ms, double rate) {
+  // What was written before a gain says nothing about it.
+  if (phase_ == Phase::kFirst || since_ms < burst_gain_ms_) return false;
+  unjudged_ = 0;
+  if (rate > kSuccess * rate_) {
+    last_ = rate_ = rate;
+    best_ = std::max(best_, rate);
+    burst_gain_ = std::clamp(1 + 2 * (burst_gain_ - 1), kProbeGain, kMaxProbeGain);
+  } else if (phase_ != Phase::kCruise) {
+    return false;
+  } else if (burst_gain_ > 1) {
+    burst_gain_ = 1;
+  } else if (now_ms - probed_ms_ >= probe_every_ms_ + kOverdue * window_ms_) {
+    burst_gain_ = kProbeGain;
+  } else {
+    return false;
+  }
+  probed_ms_ = burst_gain_ms_ = now_ms;
+  return true;
 }
 
 bool Pacer::note_urgent(int64_t now_ms) {
@@ -79,6 +110,7 @@ bool Pacer::note_urgent(int64_t now_ms) {
 }
 
 void Pacer::enter(Phase phase, int64_t now_ms) {
+  if (phase == Phase::kFirst) unjudged_ = 0;
   phase_ = phase;
   phase_since_ms_ = now_ms;
   windows_ = 0;
@@ -200,7 +232,7 @@ uint64_t Pacer::pacing_rate() const {
   if (phase_ == Phase::kFirst || !paced()) return 0;
   const double gain = phase_ == Phase::kDrain   ? kDrainGain
                       : phase_ == Phase::kProbe ? cruise_gain_ * probe_gain_
-                                                : cruise_gain_;
+                                                : cruise_gain_ * burst_gain_;
   return static_cast<uint64_t>(gain * rate_);
 }
 

@@ -14,6 +14,10 @@
 // (faster). A link that acknowledges clearly less than its rate has become slower and is measured
 // anew; a queue that draining does not shorten is none: the way has become longer.
 //
+// Bursts that end before a window does are judged by what each brought from its first byte to its
+// last (RunMeter): now and then one goes a little faster than the rate, and what it brought more is
+// the rate from then on. Where bursts are too short for that, too, the rate is forgotten.
+//
 // On long ways the kernel cannot be left alone: bbr takes a sender that hands over little at a time
 // for one without enough to say, never ends its start-up, and holds two round trips of queue.
 #pragma once
@@ -49,6 +53,10 @@ class Pacer {
   // included; round_trip_ms: its smoothed estimate. True: the settings below may have changed.
   bool update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms);
 
+  // A run of messages without a lull, written from since_ms on, brought so many bytes a second.
+  // True: as above.
+  bool carried(int64_t since_ms, int64_t now_ms, double rate);
+
   // Largest write, bytes. The kernel should hold no more than this unsent (TCP_NOTSENT_LOWAT).
   size_t write_bytes() const;
   // Bytes a second for SO_MAX_PACING_RATE; 0: unlimited.
@@ -75,6 +83,9 @@ class Pacer {
   double queue_before_ms_ = 0;  // at the end of the window before
   int drains_ = 0;              // in a row
   bool drained_ = false;        // in the window before
+  double burst_gain_ = 1;       // of bursts that end before a window does
+  int64_t burst_gain_ms_ = 0;   // since when
+  int unjudged_ = 0;            // windows since anything was measured
   int64_t probe_every_ms_ = kMinProbeEveryMs;
   int probes_ = 0, due_windows_ = 0;  // windows in which a probe was due and not made
   double round_trip_ms_ = 0;          // the latest

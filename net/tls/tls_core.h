@@ -156,6 +156,7 @@ class TlsCore {
   void observe(Connection& connection);
   void start_anew(Connection& connection);
   void fill_further(Connection& connection, const os::TcpProgress& progress);
+  void set_pace(Connection& connection);
   void pace(Connection& connection, const os::TcpProgress& progress);
   void wake(Link& link);
 

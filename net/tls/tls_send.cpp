@@ -158,17 +158,21 @@ void TlsCore::fill_further(Connection& connection, const os::TcpProgress& progre
            warm_up.rate() * 8e-6);
 }
 
+void TlsCore::set_pace(Connection& connection) {
+  limit_unsent(connection);
+  os::set_pacing_rate(connection.socket().native_handle(), connection.pacer.pacing_rate());
+}
+
 void TlsCore::pace(Connection& connection, const os::TcpProgress& progress) {
   Pacer& pacer = connection.pacer;
   if (!pacer.update(now_ms(), progress.acknowledged, progress.round_trip_ms)) return;
-  limit_unsent(connection);
-  const int socket = connection.socket().native_handle();
-  os::set_pacing_rate(socket, pacer.pacing_rate());
+  set_pace(connection);
   const std::string control =
       connection.congestion.update(now_ms(), pacer.pacing_rate() != 0, progress.retransmitted);
   if (control.empty()) return;
   log_info("data link to {}: congestion control {}, {} segments sent again so far",
-           connection.link->name(), os::set_congestion_control(socket, control),
+           connection.link->name(),
+           os::set_congestion_control(connection.socket().native_handle(), control),
            progress.retransmitted);
 }
 

@@ -368,7 +368,11 @@ void TlsCore::measure(Connection& connection, const MessageKey& acknowledged, do
   const double now = monotonic_seconds();
   const auto progress = os::tcp_progress(connection.socket().native_handle());
   const double kernel_s = progress ? progress->shortest_ms / 1e3 : 0;
-  if (!link.runs.acknowledged(acknowledged, now, kernel_s, waited_s)) return;
+  const auto run = link.runs.acknowledged(acknowledged, now, kernel_s, waited_s);
+  if (!run) return;
+  if (connection.pacer.carried(static_cast<int64_t>(1000 * run->since_s), now_ms(), run->bytes_s)) {
+    set_pace(connection);
+  }
   const double trip_s = link.trip.seconds().value_or(0);
   mailbox_.count_carried(
       link.stage,

@@ -224,6 +224,67 @@ TEST(Pacer, FindsTheRateFromBursts) {
   EXPECT_GT(shares[0], 0.7);
 }
 
+// Then messages that take less than a window, one a time, after the line was shared for a while. In
+// a burst of such the rate of then would stay for ever. Of the time that the last take, the share
+// that the line needs.
+double share_of_messages(uint64_t seed) {
+  Rng rng(derive_seed({seed, 1}));
+  const auto between = [&](uint64_t least, uint64_t most) {
+    return static_cast<int64_t>(least + rng.below(most - least));
+  };
+  SimulatedLink link;
+  const double full = 1000.0 * static_cast<double>(between(1500, 10000));
+  link.round_trip_ms = static_cast<double>(between(10, 60));
+  link.rate = 0.01 * static_cast<double>(between(40, 80)) * full;
+  link.run(3000);
+  link.rate = full;
+  const int64_t pause_ms = between(80, 600);
+  const double bytes = 0.001 * static_cast<double>(between(105, 180)) * full;
+  double needed_ms = 0, taken_ms = 0;
+  for (int message = 0; message < 40; ++message) {
+    link.pacer.note(false);
+    link.silent = true;
+    link.run(pause_ms);
+    link.silent = false;
+    const int64_t since_ms = link.now_ms;
+    const double before = link.carried;
+    while (link.carried + link.queue - before < bytes) link.run(1);
+    link.pacer.note(false);
+    link.silent = true;
+    while (link.carried - before < bytes) link.run(1);
+    const double took_ms = static_cast<double>(link.now_ms - since_ms);
+    link.run(static_cast<int64_t>(link.round_trip_ms));
+    link.pacer.carried(since_ms, link.now_ms, bytes / took_ms * 1000);
+    if (message < 20) continue;
+    needed_ms += 1000 * bytes / full;
+    taken_ms += took_ms;
+  }
+  return needed_ms / taken_ms;
+}
+
+TEST(Pacer, FindsTheRateFromMessages) {
+  std::vector<double> shares;
+  for (uint64_t seed = 0; seed < 300; ++seed) shares.push_back(share_of_messages(seed));
+  std::sort(shares.begin(), shares.end());
+  EXPECT_GT(shares[150], 0.97);
+  EXPECT_GT(shares[0], 0.9);
+}
+
+// Shorter than anything that tells a rate: it may be one of long ago.
+TEST(Pacer, ARateThatNothingTellsOfIsForgotten) {
+  SimulatedLink link;
+  link.run(5000);
+  ASSERT_NE(link.pacer.pacing_rate(), 0u);
+  for (int message = 0; message < 60; ++message) {
+    link.run(50);
+    link.pacer.note(false);
+    link.silent = true;
+    link.run(300);
+    link.silent = false;
+  }
+  EXPECT_EQ(link.pacer.pacing_rate(), 0u);
+}
+
 // A message a second: the silence before it is no slow link. (One took a link of 200 Mbit/s for one
 // of 114 bytes a second and was stuck until its timeout.)
 TEST(Pacer, SilenceBeforeAMessageIsNoSlowLink) {
