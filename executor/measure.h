@@ -17,8 +17,8 @@ namespace weft::executor {
 struct MeasureOptions {
   std::string device = "cpu";
   int32_t threads = 1;
-  // For both precisions, up to twice that where fits need it; of the processor where one thread
-  // measures a CPU.
+  // For both precisions. Twice that where fits need it, several times on a machine that has much
+  // else to do; of the processor where one thread measures a CPU.
   double seconds = 8;
   uint64_t max_case_bytes = uint64_t{256} << 20;  // of the tensors of a case
   int least_runs = 3, most_runs = 15;             // of a case; their lower quartile counts
