@@ -2,15 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <optional>
 
+#include "broker/planner/fill.h"
 #include "broker/planner/reach.h"
 
 namespace weft::broker {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 int32_t depths_of(const Problem& problem, size_t peers, const SplitOptions& options) {
   const int32_t most = problem.stages > 0        ? problem.stages
@@ -30,152 +27,13 @@ double least_bound(double low, double high, double close, const Feasible& feasib
   return high;
 }
 
-// Compute and transfer of a split summed, least under bounds; layered by depth.
-class Fill {
- public:
-  Fill(const Problem& problem, const std::vector<int32_t>& order, const Reach& reach)
-      : problem_(problem),
-        order_(order),
-        reach_(reach),
-        n_(order.size()),
-        cuts_(static_cast<size_t>(problem.chain.units) + 1) {}
-
-  std::optional<Layout> best(const Bounds& bounds, int32_t stages) {
-    const int32_t depths = stages > 0 ? stages : reach_.depths();
-    choice_.assign(static_cast<size_t>(depths) * n_ * cuts_, {});
-    std::vector<double> value, rest(n_ * cuts_, kInfinity);
-    double least = kInfinity;
-    int32_t best_depth = -1;
-    size_t best_position = 0;
-    for (int32_t depth = 0; depth < depths; ++depth) {
-      value.assign(n_ * cuts_, kInfinity);
-      for (size_t i = 0; i < n_; ++i) {
-        if (depth > 0) find_next(bounds, i, depth, rest);
-        extend(i, depth, value);
-      }
-      rest.swap(value);
-      for (size_t i = 0; i < n_; ++i) {
-        if (stages > 0 && depth + 1 != stages) continue;
-        // Fewer stages where they cost the same.
-        if (rest[i * cuts_] < least * (1 - 1e-12)) {
-          least = rest[i * cuts_];
-          best_depth = depth;
-          best_position = i;
-        }
-      }
-    }
-    if (best_depth < 0) return std::nullopt;
-    return trace(best_depth, best_position);
-  }
-
- private:
-  struct Choice {
-    int16_t next = -1;  // position of the stage that follows
-    int16_t end = 0;
-  };
-
-  // tail_[end], next_of_[end]: the best way on from a stage at position i that ends there.
-  void find_next(const Bounds& bounds, size_t i, int32_t, const std::vector<double>& rest) {
-    tail_.assign(cuts_, kInfinity);
-    next_of_.assign(cuts_, -1);
-    const Network& network = problem_.network;
-    const auto from = static_cast<size_t>(order_[i]);
-    for (size_t next = i + 1; next < n_; ++next) {
-      const auto to = static_cast<size_t>(order_[next]);
-      const CutCosts::Kind& kind = reach_.kind_of(i, next);
-      const double there = network.seconds_per_byte(from, to);
-      const double back = network.seconds_per_byte(to, from);
-      const double one_way = network.latency_s(from, to);
-      const double both_ways = one_way + network.latency_s(to, from);
-      const double* theirs = &rest[next * cuts_];
-      for (int32_t cut = 1; cut < problem_.chain.units; ++cut) {
-        const auto at = static_cast<size_t>(cut);
-        if (theirs[at] == kInfinity) continue;
-        const double latency = problem_.chain.answered(cut) ? both_ways : one_way;
-        const double sum = theirs[at] + latency + there * kind.there_bytes[at] +
-                           back * kind.back_bytes[at] + kind.codec_s[at];
-        if (sum < tail_[at] && reach_.link_seconds(i, next, cut) <= bounds.link_s) {
-          tail_[at] = sum;
-          next_of_[at] = static_cast<int16_t>(next);
-        }
-      }
-    }
-  }
-
-  void extend(size_t i, int32_t depth, std::vector<double>& value) {
-    const auto& forward = problem_.forward_s[static_cast<size_t>(order_[i])];
-    const auto& backward = problem_.backward_s[static_cast<size_t>(order_[i])];
-    double* mine = &value[i * cuts_];
-    Choice* choice = &choice_[(static_cast<size_t>(depth) * n_ + i) * cuts_];
-    const int32_t first = depth == 0 ? problem_.chain.units : 1;
-    const int32_t last = depth == 0 ? problem_.chain.units : problem_.chain.units - 1;
-    for (int32_t end = first; end <= last; ++end) {
-      const auto at = static_cast<size_t>(end);
-      const double tail = depth == 0 ? 0 : tail_[at];
-      if (tail == kInfinity) continue;
-      const double whole = tail + forward[at] + backward[at];
-      for (int32_t begin = reach_.earliest(depth, i, end); begin < end; ++begin) {
-        const auto from = static_cast<size_t>(begin);
-        const double sum = whole - forward[from] - backward[from];
-        if (sum < mine[from]) {
-          mine[from] = sum;
-          choice[from] = {depth == 0 ? int16_t{-1} : next_of_[at], static_cast<int16_t>(end)};
-        }
-      }
-    }
-    if (reach_.recomputes()) extend_recomputed(i, depth, mine, choice);
-  }
-
-  void extend_recomputed(size_t i, int32_t depth, double* mine, Choice* choice) {
-    const auto peer = order_[i];
-    const int32_t units = problem_.chain.units;
-    for (int32_t begin = 0; begin < units; ++begin) {
-      const auto from = static_cast<size_t>(begin);
-      const int32_t latest = reach_.latest(depth, i, begin);
-      for (int32_t end = depth == 0 ? units : begin + 1; end <= latest; ++end) {
-        if (depth > 0 && end == units) break;
-        const auto at = static_cast<size_t>(end);
-        const double tail = depth == 0 ? 0 : tail_[at];
-        const double sum =
-            tail + problem_.work(peer, begin, end) + problem_.again(peer, begin, end);
-        if (sum < mine[from]) {
-          mine[from] = sum;
-          choice[from] = {depth == 0 ? int16_t{-1} : next_of_[at], static_cast<int16_t>(end)};
-        }
-      }
-    }
-  }
-
-  Layout trace(int32_t depth, size_t position) const {
-    Layout layout;
-    int32_t cut = 0;
-    for (;; --depth) {
-      const Choice& choice =
-          choice_[(static_cast<size_t>(depth) * n_ + position) * cuts_ + static_cast<size_t>(cut)];
-      layout.peers.push_back(order_[position]);
-      layout.ends.push_back(choice.end);
-      if (depth == 0) return layout;
-      cut = choice.end;
-      position = static_cast<size_t>(choice.next);
-    }
-  }
-
-  const Problem& problem_;
-  const std::vector<int32_t>& order_;
-  const Reach& reach_;
-  size_t n_, cuts_;
-  std::vector<Choice> choice_;
-  std::vector<double> tail_;
-  std::vector<int16_t> next_of_;
-};
-
 // Above any bound that matters: the whole chain on the slowest peer, the heaviest cut on the
 // slowest link.
 Bounds widest(const Problem& problem, const std::vector<int32_t>& order, const Reach& reach) {
   Bounds bounds{0, reach.slowest_transfer()};
   for (const int32_t peer : order) {
     double whole = problem.work(peer, 0, problem.chain.units);
-    if (reach.recomputes()) whole += problem.again(peer, 0, problem.chain.units);
+    if (reach.recomputing().chosen) whole += problem.again(peer, 0, problem.chain.units);
     bounds.compute_s = std::max(bounds.compute_s, whole);
   }
   return bounds;
