@@ -223,11 +223,10 @@ std::vector<std::vector<int32_t>> with_first_readers(const std::vector<std::vect
 
 // A numbering that never falls along an edge is at once convex, acyclic and topological; and a
 // legal cut has such a numbering. So one pass over the edges decides.
-Status check_partition(const Graph& graph, const Partition& partition) {
+Status check_partition(const Graph& graph, const CutFlow& flow, const Partition& partition) {
   WEFT_TRY_STATUS(check_shape(graph, partition));
-  const CutFlow flow(graph);
   const auto& stage_of = partition.stage_of;
-  for (const auto& set : inseparable_sets(graph, flow)) {
+  for (const auto& set : flow.inseparable) {
     for (int32_t node : set) {
       const int32_t a = stage_of[static_cast<size_t>(set.front())];
       const int32_t b = stage_of[static_cast<size_t>(node)];
@@ -255,11 +254,19 @@ Status check_partition(const Graph& graph, const Partition& partition) {
   return {};
 }
 
+Status check_partition(const Graph& graph, const Partition& partition) {
+  WEFT_TRY_STATUS(check_shape(graph, partition));
+  return check_partition(graph, CutFlow(graph), partition);
+}
+
 std::vector<std::vector<int32_t>> cut_units(const Graph& graph) {
-  const CutFlow flow(graph);
+  return cut_units(graph, CutFlow(graph));
+}
+
+std::vector<std::vector<int32_t>> cut_units(const Graph& graph, const CutFlow& flow) {
   const size_t nodes = graph.nodes.size();
   DisjointSets sets(nodes);
-  for (const auto& set : inseparable_sets(graph, flow)) {
+  for (const auto& set : flow.inseparable) {
     for (int32_t node : set) sets.unite(set.front(), node);
   }
   // A path from one member of a set to another through outsiders is a cycle of the merged graph, so

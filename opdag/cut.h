@@ -59,6 +59,7 @@ struct Stage {
   std::vector<Edge> inputs;
   std::vector<Edge> outputs;
   std::vector<int32_t> graph_outputs;  // indices into graph.outputs it computes
+  bool operator==(const Stage&) const = default;
 };
 
 Result<Stage> extract_stage(const Graph& graph, const Partition& partition, int32_t index);

@@ -101,7 +101,7 @@ class Layout {
 
   // The stage an input comes from; weights are noted.
   int32_t read(ValueId id, std::map<std::string, const std::set<int32_t>*>& needed) const {
-    if (const int32_t from = flow_.sender(id); from != kNone) {
+    if (const int32_t from = flow_.sender[static_cast<size_t>(id)]; from != kNone) {
       return std::max(stage_of_[static_cast<size_t>(from)], 0);
     }
     const Leaf* leaf = eval_.leaf_of(id);

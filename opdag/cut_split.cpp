@@ -53,7 +53,7 @@ std::vector<double> border_bytes(const Graph& graph, const CutFlow& flow,
   }
   std::vector<double> change(units.size() + 2, 0.0);
   for (const Value& value : graph.values) {
-    const int32_t from = flow.sender(value.id);
+    const int32_t from = flow.sender[static_cast<size_t>(value.id)];
     if (from == kNone || value.kind != ValueKind::kTensor) continue;
     const size_t made = unit_of[static_cast<size_t>(from)];
     size_t last = made;
@@ -174,7 +174,7 @@ void pull_to_users(const Graph& graph, const CutFlow& flow,
     if (there == here || members[here] == 1 || load[there] + weights[unit] > bound) continue;
     int64_t read = 0;
     for (ValueId id : inputs_of(node)) {
-      if (flow.sender(id) == kNone) continue;
+      if (flow.sender[static_cast<size_t>(id)] == kNone) continue;
       read += meta_bytes(graph.value(id).meta);
     }
     if (read >= bytes_made(graph, node)) continue;
@@ -213,7 +213,13 @@ Result<Partition> split_contiguous(const Graph& graph, const std::vector<double>
 }
 
 Result<Partition> split_at(const Graph& graph, const std::vector<int32_t>& ends) {
-  const auto units = cut_units(graph);
+  const CutFlow flow(graph);
+  return split_at(graph, flow, cut_units(graph, flow), ends);
+}
+
+Result<Partition> split_at(const Graph& graph, const CutFlow& flow,
+                           const std::vector<std::vector<int32_t>>& units,
+                           const std::vector<int32_t>& ends) {
   std::vector<size_t> checked;
   for (const int32_t end : ends) {
     const size_t before = checked.empty() ? 0 : checked.back();
@@ -230,7 +236,7 @@ Result<Partition> split_at(const Graph& graph, const std::vector<int32_t>& ends)
   }
   Partition partition = from_borders(units, graph.nodes.size(), checked);
   const std::vector<double> weightless(units.size(), 0.0);
-  pull_to_users(graph, CutFlow(graph), units, weightless, 0, partition);
+  pull_to_users(graph, flow, units, weightless, 0, partition);
   return partition;
 }
 

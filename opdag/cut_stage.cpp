@@ -45,7 +45,7 @@ StageGraph make_stage_graph(const Graph& graph, const Partition& partition, cons
   result.stages = partition.stages;
   const std::vector<bool> gradient = values_with_gradient(graph);
   for (const Value& value : graph.values) {
-    const int32_t producer = flow.sender(value.id);
+    const int32_t producer = flow.sender[static_cast<size_t>(value.id)];
     if (producer == kNone || value.kind != ValueKind::kTensor) continue;
     const int32_t from = stage_of_node(partition, producer);
     std::set<int32_t> targets;
@@ -116,28 +116,8 @@ std::vector<int32_t> leaves_of_stage(const Graph& graph, const Partition& partit
   return leaves;
 }
 
-}  // namespace
-
-std::vector<int32_t> StageGraph::consumers_of(int32_t stage) const {
-  return neighbours(edges, &Edge::from, &Edge::to, stage);
-}
-
-std::vector<int32_t> StageGraph::producers_of(int32_t stage) const {
-  return neighbours(edges, &Edge::to, &Edge::from, stage);
-}
-
-Result<StageGraph> stage_graph(const Graph& graph, const Partition& partition) {
-  WEFT_TRY_STATUS(check_partition(graph, partition));
-  return make_stage_graph(graph, partition, CutFlow(graph));
-}
-
-Result<Stage> extract_stage(const Graph& graph, const Partition& partition, int32_t index) {
-  WEFT_TRY_STATUS(check_partition(graph, partition));
-  if (index < 0 || index >= partition.stages) {
-    return make_error(Code::kInvalid,
-                      fmt::format("stage {} of a cut into {}", index, partition.stages));
-  }
-  const CutFlow flow(graph);
+Stage stage_at(const Graph& graph, const Partition& partition, const CutFlow& flow,
+               const StageGraph& stages, int32_t index) {
   Stage stage;
   stage.index = index;
   const std::vector<bool> runs = nodes_run_by(partition, flow, index);
@@ -145,7 +125,7 @@ Result<Stage> extract_stage(const Graph& graph, const Partition& partition, int3
     if (runs[i]) stage.nodes.push_back(static_cast<int32_t>(i));
   }
   stage.leaves = leaves_of_stage(graph, partition, flow, index, stage.nodes);
-  for (const Edge& edge : make_stage_graph(graph, partition, flow).edges) {
+  for (const Edge& edge : stages.edges) {
     if (edge.to == index) stage.inputs.push_back(edge);
     if (edge.from == index) stage.outputs.push_back(edge);
   }
@@ -157,8 +137,52 @@ Result<Stage> extract_stage(const Graph& graph, const Partition& partition, int3
   return stage;
 }
 
+}  // namespace
+
+std::vector<int32_t> StageGraph::consumers_of(int32_t stage) const {
+  return neighbours(edges, &Edge::from, &Edge::to, stage);
+}
+
+std::vector<int32_t> StageGraph::producers_of(int32_t stage) const {
+  return neighbours(edges, &Edge::to, &Edge::from, stage);
+}
+
+Result<StageGraph> stage_graph(const Graph& graph, const Partition& partition) {
+  return stage_graph(graph, CutFlow(graph), partition);
+}
+
+Result<StageGraph> stage_graph(const Graph& graph, const CutFlow& flow,
+                               const Partition& partition) {
+  WEFT_TRY_STATUS(check_partition(graph, flow, partition));
+  return make_stage_graph(graph, partition, flow);
+}
+
+Result<Stage> extract_stage(const Graph& graph, const Partition& partition, int32_t index) {
+  const CutFlow flow(graph);
+  WEFT_TRY_STATUS(check_partition(graph, flow, partition));
+  if (index < 0 || index >= partition.stages) {
+    return make_error(Code::kInvalid,
+                      fmt::format("stage {} of a cut into {}", index, partition.stages));
+  }
+  return stage_at(graph, partition, flow, make_stage_graph(graph, partition, flow), index);
+}
+
+Result<std::vector<Stage>> extract_stages(const Graph& graph, const CutFlow& flow,
+                                          const Partition& partition) {
+  WEFT_TRY_STATUS(check_partition(graph, flow, partition));
+  const StageGraph edges = make_stage_graph(graph, partition, flow);
+  std::vector<Stage> stages;
+  for (int32_t index = 0; index < partition.stages; ++index) {
+    stages.push_back(stage_at(graph, partition, flow, edges, index));
+  }
+  return stages;
+}
+
 std::vector<TiedUse> tied_uses(const Graph& graph, const Partition& partition) {
-  const Flow flow(graph);
+  return tied_uses(graph, Flow(graph), partition);
+}
+
+std::vector<TiedUse> tied_uses(const Graph& graph, const Flow& flow, const Partition& partition) {
   std::vector<TiedUse> uses;
   std::map<int32_t, size_t> use_of_group;
   for (size_t i = 0; i < graph.leaves.size(); ++i) {

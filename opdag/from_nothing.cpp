@@ -33,14 +33,14 @@ bool repeatable(const Graph& graph, const Node& node) {
 // What each node and all it needs compute, counted once for every way there: no less than it is.
 class Search {
  public:
-  Search(const Graph& graph, const Flow& flow)
+  Search(const Graph& graph, const CutFlow& flow)
       : graph_(graph),
         flow_(flow),
         given_(values_as_loaded(graph)),
         work_(graph.nodes.size(), 0.0),
         found_(graph.nodes.size(), false) {
     std::vector<bool> kept(graph.nodes.size(), false);
-    for (const auto& set : inseparable_sets(graph, flow)) {
+    for (const auto& set : flow.inseparable) {
       for (int32_t node : set) kept[static_cast<size_t>(node)] = true;
     }
     int32_t left = kMostFromNothing;
@@ -82,9 +82,20 @@ class Search {
   std::vector<bool> found_;
 };
 
+std::vector<int32_t> senders(std::vector<int32_t> producer, const std::vector<bool>& copied) {
+  for (int32_t& maker : producer) {
+    if (maker != kNone && copied[static_cast<size_t>(maker)]) maker = kNone;
+  }
+  return producer;
+}
+
 }  // namespace
 
-CutFlow::CutFlow(const Graph& graph) : Flow(graph), copied(Search(graph, *this).take()) {}
+CutFlow::CutFlow(const Graph& graph)
+    : Flow(graph),
+      inseparable(inseparable_sets(graph, *this)),
+      copied(Search(graph, *this).take()),
+      sender(senders(producer, copied)) {}
 
 std::vector<bool> nodes_from_nothing(const Graph& graph) {
   return CutFlow(graph).copied;

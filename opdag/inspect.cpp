@@ -108,7 +108,7 @@ void list_cut_tensors(const Graph& graph, const CutFlow& flow, ModelSummary& sum
   }
   const std::vector<bool> gradient = values_with_gradient(graph);
   for (const Value& value : graph.values) {
-    const int32_t from = flow.sender(value.id);
+    const int32_t from = flow.sender[static_cast<size_t>(value.id)];
     if (from == kNone || value.kind != ValueKind::kTensor) continue;
     const int32_t made = unit_of[static_cast<size_t>(from)];
     int32_t last = made;

@@ -1,25 +1,30 @@
 #include "broker/coordinator/planner_inputs.h"
 
-#include <map>
 #include <set>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "opdag/cut.h"
 
 namespace weft::broker {
 
-PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const PlannerWorld& known) {
-  PlannerInputs inputs;
-  std::map<std::string, const PlannerPeer*> by_name;
-  for (const PlannerPeer& peer : known.peers) by_name.emplace(peer.id, &peer);
-  std::map<std::string, std::vector<std::string>> ids;  // by name
+std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle,
+                                       const PlannerWorld& known) {
+  // The world may know many more than are asked about.
+  std::unordered_map<std::string_view, const PlannerPeer*> by_name;
+  for (const Peer* peer : idle) by_name.emplace(peer->name, nullptr);
+  for (const PlannerPeer& peer : known.peers) {
+    const auto found = by_name.find(peer.id);
+    if (found != by_name.end() && found->second == nullptr) found->second = &peer;
+  }
+  std::vector<PlannerPeer> peers;
   for (const Peer* peer : idle) {
     const Capabilities& c = peer->capabilities;
     const bool device = !c.device.empty() && c.device != "cpu" && c.device_memory_bytes > 0;
     PlannerPeer planned;
-    if (const auto found = by_name.find(peer->name); found != by_name.end()) {
-      planned = *found->second;
-    }
+    if (const PlannerPeer* found = by_name.at(peer->name)) planned = *found;
     // What the operator wrote down counts more than what was measured, but for what a run that
     // drifted has shown.
     if (planned.gflops <= 0 && peer->profile) {
@@ -31,10 +36,17 @@ PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const Planner
     planned.cores = c.cores;
     const uint64_t memory = device ? c.device_memory_bytes : c.memory_bytes;
     if (memory > 0) planned.memory_bytes = memory;
-    inputs.peers.push_back(std::move(planned));
-    ids[peer->name].push_back(peer->id);
+    peers.push_back(std::move(planned));
   }
-  std::set<std::string> groups;
+  return peers;
+}
+
+PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const PlannerWorld& known) {
+  PlannerInputs inputs;
+  inputs.peers = planner_peers(idle, known);
+  std::unordered_map<std::string_view, std::vector<std::string>> ids;  // by name
+  for (const Peer* peer : idle) ids[peer->name].push_back(peer->id);
+  std::unordered_set<std::string_view> groups;
   for (const PlannerAccess& access : known.access) groups.insert(access.name);
   for (const PlannerLink& link : known.links) {
     const auto from = ids.find(link.from), to = ids.find(link.to);
@@ -51,8 +63,7 @@ PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const Planner
     }
   }
   for (const PlannerAccess& access : known.access) {
-    PlannerAccess shared = access;
-    shared.peers.clear();
+    PlannerAccess shared{access.name, {}, access.up_mbit_s, access.down_mbit_s};
     for (const std::string& name : access.peers) {
       const auto found = ids.find(name);
       if (found == ids.end()) continue;

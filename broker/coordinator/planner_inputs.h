@@ -22,6 +22,9 @@ struct PlannerInputs {
 // Several peers of one name are all taken for the one that is known. Memory that a peer reports
 // itself counts, whatever the file says.
 PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const PlannerWorld& known);
+// Their peers alone, in the order given.
+std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle,
+                                       const PlannerWorld& known);
 
 // What a user asked for, with what a resume has changed since.
 job::JobSpec spec_to_plan(job::JobSpec spec, const Job& job);

@@ -7,7 +7,7 @@
 #include "base/statistics.h"
 #include "broker/planner/network.h"
 #include "broker/planner/rejudge.h"
-#include "opdag/cut.h"
+#include "opdag/cuts.h"
 
 namespace weft::broker {
 namespace {
@@ -22,8 +22,8 @@ Result<std::vector<std::set<std::string>>> parameters_of(const opdag::Graph& gra
                                                          const opdag::Partition& partition) {
   std::map<int32_t, std::string> first_name;  // by tied group
   std::vector<std::set<std::string>> result;
-  for (int32_t index = 0; index < partition.stages; ++index) {
-    WEFT_TRY(const opdag::Stage stage, opdag::extract_stage(graph, partition, index));
+  WEFT_TRY(const std::vector<opdag::Stage> stages, opdag::Cuts(graph).stages(partition));
+  for (const opdag::Stage& stage : stages) {
     std::set<std::string> names;
     for (const int32_t at : stage.leaves) {
       const opdag::Leaf& leaf = graph.leaves[static_cast<size_t>(at)];
@@ -44,28 +44,23 @@ bool meet(const std::set<std::string>& a, const std::set<std::string>& b) {
 // How peers and the broker reach each other is measured by nobody (replan_inputs.h).
 class BrokerWays {
  public:
-  BrokerWays(const PlannerInputs& inputs, const MeasuredWays& measured)
-      : network_(network_of(inputs, measured, ids_)) {}
+  BrokerWays(const PlannerInputs& inputs, const MeasuredWays& measured) : network_(0) {
+    std::vector<std::string> ids;
+    for (const PlannerPeer& peer : inputs.peers) {
+      at_[peer.id] = ids.size();
+      ids.push_back(peer.id);
+    }
+    network_ = joined_network(ids, measured, inputs.links, inputs.access);
+  }
 
   double up(const std::string& peer) const { return middle(peer, true); }
   double down(const std::string& peer) const { return middle(peer, false); }
 
  private:
-  static Network network_of(const PlannerInputs& inputs, const MeasuredWays& measured,
-                            std::map<std::string, size_t>& index) {
-    std::vector<std::string> ids;
-    for (const PlannerPeer& peer : inputs.peers) {
-      index[peer.id] = ids.size();
-      ids.push_back(peer.id);
-    }
-    const PlannerWays ways =
-        join_ways(measured ? measured(ids) : PlannerWays{}, {inputs.links, inputs.access});
-    return Network(ids, ways.links, ways.access);
-  }
   // Seconds a byte takes.
   double middle(const std::string& peer, bool up) const {
     std::vector<double> ways;
-    const size_t at = ids_.at(peer);
+    const size_t at = at_.at(peer);
     for (size_t other = 0; other < network_.peers(); ++other) {
       if (other == at) continue;
       const double rate =
@@ -75,7 +70,7 @@ class BrokerWays {
     return ways.empty() ? seconds_per_byte_at(kAssumedMbit_s) : median(std::move(ways));
   }
 
-  std::map<std::string, size_t> ids_;
+  std::map<std::string, size_t> at_;
   Network network_;
 };
 
@@ -134,6 +129,7 @@ Result<Replanned> replan_over(const opdag::Graph& graph, const job::JobSpec& spe
   }
   const job::JobSpec asked = spec_to_plan(spec, job);
   options.access = inputs.access;
+  options.measured = remembered(std::move(options.measured));
   Replanned result;
   WEFT_TRY(result.plan, make_plan(graph, asked, inputs.peers, inputs.links, options));
   result.same = equal(result.plan, *job.plan);
@@ -177,7 +173,7 @@ Result<Replanned> replan_over(const opdag::Graph& graph, const job::JobSpec& spe
 std::vector<double> promised_speeds(const std::vector<const Peer*>& peers,
                                     const PlannerWorld& known) {
   std::vector<double> speeds;
-  for (const PlannerPeer& peer : planner_inputs(peers, known).peers) {
+  for (const PlannerPeer& peer : planner_peers(peers, known)) {
     const double promised = peer.promised_gflops();
     // Of a profile the correction is counted already.
     speeds.push_back(peer.gflops > 0 && peer.correction > 0 ? promised / peer.correction

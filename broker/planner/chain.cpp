@@ -5,15 +5,14 @@
 #include "broker/planner/chain_memory.h"
 #include "broker/planner/cost.h"
 #include "opdag/derive.h"
-#include "opdag/from_nothing.h"
 #include "opdag/op_table.h"
 
 namespace weft::broker {
 namespace {
 
-Units units_of(const opdag::Graph& graph) {
-  Units units{opdag::cut_units(graph), std::vector<int32_t>(graph.nodes.size(), 0),
-              opdag::nodes_from_nothing(graph)};
+Units units_of(const opdag::Graph& graph, const opdag::Cuts& cuts) {
+  Units units{cuts.units(), std::vector<int32_t>(graph.nodes.size(), 0), cuts.from_nothing(),
+              cuts.senders()};
   for (size_t unit = 0; unit < units.nodes.size(); ++unit) {
     for (int32_t node : units.nodes[unit]) {
       units.of_node[static_cast<size_t>(node)] = static_cast<int32_t>(unit);
@@ -28,14 +27,6 @@ bool alone(const Units& units, size_t node) {
   return !units.copied[node] && std::all_of(unit.begin(), unit.end(), [&](int32_t other) {
     return static_cast<size_t>(other) == node || units.copied[static_cast<size_t>(other)];
   });
-}
-
-// The node whose stage sends a value; kNone where none does.
-int32_t sender_of(const opdag::Graph& graph, const Units& units, opdag::ValueId id) {
-  const opdag::NodeId producer = graph.value(id).producer;
-  if (producer == opdag::kNone) return opdag::kNone;
-  const int32_t position = graph.node_index(producer);
-  return units.copied[static_cast<size_t>(position)] ? opdag::kNone : position;
 }
 
 // What only makes or views values (masks of padding, ids of positions) follows its first user
@@ -69,7 +60,7 @@ std::vector<Flow> flows_of(const opdag::Graph& graph, const Units& units, const 
     }
     std::vector<opdag::ValueId> inputs;
     for (const opdag::ValueId id : opdag::inputs_of(node)) {
-      if (sender_of(graph, units, id) == opdag::kNone) continue;
+      if (units.sender[static_cast<size_t>(id)] == opdag::kNone) continue;
       read += bytes.sent[static_cast<size_t>(id)];
       inputs.push_back(id);
     }
@@ -86,7 +77,7 @@ std::vector<Flow> flows_of(const opdag::Graph& graph, const Units& units, const 
   std::vector<Flow> flows;
   for (const opdag::Value& value : graph.values) {
     const auto at = static_cast<size_t>(value.id);
-    const int32_t sender = sender_of(graph, units, value.id);
+    const int32_t sender = units.sender[at];
     if (sender == opdag::kNone || value.kind != opdag::ValueKind::kTensor) continue;
     if (follows[at]) continue;
     Flow flow{units.of_node[static_cast<size_t>(sender)],
@@ -194,18 +185,17 @@ std::vector<job::Work> sums_over(const std::vector<job::Work>& unit_work,
 
 }  // namespace
 
-GraphChain chain_of(const opdag::Graph& graph, const job::TrainSpec& train,
+GraphChain chain_of(const opdag::Graph& graph, const GraphCosts& costs, const job::TrainSpec& train,
                     const std::vector<PlannerPeer>& peers, int32_t most_cuts) {
-  const Units units = units_of(graph);
-  const ValueBytes bytes = value_bytes(graph, train.precision);
-  const Stash stash = stash_of(graph, train.precision, bytes);
+  const Units units = units_of(graph, costs.cuts);
+  const ValueBytes& bytes = costs.bytes;
+  const Stash& stash = costs.stash;
   const std::vector<Flow> flows = flows_of(graph, units, bytes, stash);
   const std::vector<double> forward = crossing(flows, units.nodes.size(), false);
   const std::vector<double> backward = crossing(flows, units.nodes.size(), true);
   std::vector<job::Work> unit_work(units.nodes.size());
-  const std::vector<job::Work> work_of = job::training_work(graph);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    unit_work[static_cast<size_t>(units.of_node[i])].add(work_of[i]);
+    unit_work[static_cast<size_t>(units.of_node[i])].add(costs.work[i]);
   }
   std::vector<double> weight;
   for (const job::Work& work : unit_work) {

@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "broker/planner/graph_costs.h"
 #include "broker/planner/planner.h"
 #include "broker/planner/problem.h"
 
@@ -17,8 +18,8 @@ struct GraphChain {
 };
 
 // Long graphs are thinned to most_cuts places to cut: of neighbours of about equal work the one
-// that the fewest bytes cross.
-GraphChain chain_of(const opdag::Graph& graph, const job::TrainSpec& train,
+// that the fewest bytes cross. costs: the graph's, in the precision of train.
+GraphChain chain_of(const opdag::Graph& graph, const GraphCosts& costs, const job::TrainSpec& train,
                     const std::vector<PlannerPeer>& peers, int32_t most_cuts = 200);
 
 }  // namespace weft::broker

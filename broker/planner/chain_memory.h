@@ -23,7 +23,8 @@ struct Flow {
 struct Units {
   std::vector<std::vector<int32_t>> nodes;
   std::vector<int32_t> of_node;
-  std::vector<bool> copied;  // by node: every stage that reads it runs it (opdag/from_nothing.h)
+  std::vector<bool> copied;     // by node: every stage that reads it runs it (opdag/from_nothing.h)
+  std::vector<int32_t> sender;  // by value (opdag/cuts.h)
 };
 
 void add_all(std::vector<int32_t>& items, const std::vector<int32_t>& more);

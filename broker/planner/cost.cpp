@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "broker/planner/stash.h"
+#include "broker/planner/graph_costs.h"
 #include "opdag/op_table.h"
 
 namespace weft::broker {
@@ -73,29 +73,28 @@ MemorySpeed memory_speed_of(const PlannerPeer& peer) {
   return {speed.op_s * peer.correction, speed.byte_s * peer.correction};
 }
 
-Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec& spec,
-                                   const opdag::Partition& partition) {
+Result<StageCosts> estimate_stages(const opdag::Graph& graph, const GraphCosts& of,
+                                   const job::JobSpec& spec, const opdag::Partition& partition) {
+  const ValueBytes& bytes = of.bytes;
+  const Stash& stash = of.stash;
   StageCosts costs;
-  WEFT_TRY(costs.graph, opdag::stage_graph(graph, partition));
-  const ValueBytes bytes = value_bytes(graph, spec.train.precision);
-  const Stash stash = stash_of(graph, spec.train.precision, bytes);
-  const std::vector<job::Work> work = job::training_work(graph);
+  WEFT_TRY(costs.graph, of.cuts.stage_graph(partition));
   for (opdag::Edge& edge : costs.graph.edges) {
     edge.bytes = std::llround(bytes.sent[static_cast<size_t>(edge.value)]);
     costs.edge_dtype.push_back(bytes.dtype[static_cast<size_t>(edge.value)]);
   }
-  for (int32_t index = 0; index < partition.stages; ++index) {
-    WEFT_TRY(const opdag::Stage stage, opdag::extract_stage(graph, partition, index));
+  WEFT_TRY(const std::vector<opdag::Stage> stages, of.cuts.stages(partition));
+  for (const opdag::Stage& stage : stages) {
     job::StagePlan plan;
     const auto here = [&](int32_t node) {
-      return partition.stage_of[static_cast<size_t>(node)] == index;
+      return partition.stage_of[static_cast<size_t>(node)] == stage.index;
     };
     double fixed = 0, kept = 0, given = 0, live = 0;
     bool backward = false;
     job::Work sum;
     for (int32_t node : stage.nodes) {
       const auto at = static_cast<size_t>(node);
-      sum.add(work[at]);
+      sum.add(of.work[at]);
       kept += stash.own[at];
       if (here(node)) live = std::max(live, stash.live[at]);
       backward = backward || stash.backward[at];

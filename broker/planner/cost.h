@@ -52,7 +52,9 @@ struct StageCosts {
   // Of a micro-batch: what other stages and the feed give; 0 where nothing has a backward.
   std::vector<double> input_bytes;
 };
-Result<StageCosts> estimate_stages(const opdag::Graph& graph, const job::JobSpec& spec,
-                                   const opdag::Partition& partition);
+// costs: the graph's, in the job's precision (graph_costs.h).
+struct GraphCosts;
+Result<StageCosts> estimate_stages(const opdag::Graph& graph, const GraphCosts& costs,
+                                   const job::JobSpec& spec, const opdag::Partition& partition);
 
 }  // namespace weft::broker

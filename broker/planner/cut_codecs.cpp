@@ -5,12 +5,10 @@ namespace weft::broker {
 Coded coded(const Problem& problem, int32_t from, int32_t to, const Chain::Values& values,
             bool gradient, double slowest_s) {
   const auto a = static_cast<size_t>(from), b = static_cast<size_t>(to);
-  const auto speed = [&](size_t peer) {
-    return problem.memory_speed.empty() ? MemorySpeed{} : problem.memory_speed[peer];
-  };
   Coded all = problem.compressor.ask(
       {values.bytes / values.count, values.dtype, gradient, problem.network.latency_s(a, b),
-       problem.network.seconds_per_byte(a, b), speed(a), speed(b), slowest_s});
+       problem.network.seconds_per_byte(a, b), problem.memory_speed_of(a),
+       problem.memory_speed_of(b), slowest_s});
   all.wire_bytes *= values.count;
   all.encode_s *= values.count;
   all.decode_s *= values.count;

@@ -77,12 +77,10 @@ bool CutCosts::each_alike(std::vector<std::pair<int32_t, int32_t>>& ways) {
     for (int32_t to = 0; to < peers; ++to) {
       if (from == to) continue;
       const auto a = static_cast<size_t>(from), b = static_cast<size_t>(to);
-      const auto speed = [&](size_t peer) {
-        return problem_.memory_speed.empty() ? MemorySpeed{} : problem_.memory_speed[peer];
-      };
+      const MemorySpeed sends = problem_.memory_speed_of(a), takes = problem_.memory_speed_of(b);
       const std::array<double, 8> key{
-          network.latency_s(a, b), network.seconds_per_byte(a, b), speed(a).op_s, speed(a).byte_s,
-          network.latency_s(b, a), network.seconds_per_byte(b, a), speed(b).op_s, speed(b).byte_s};
+          network.latency_s(a, b), network.seconds_per_byte(a, b), sends.op_s, sends.byte_s,
+          network.latency_s(b, a), network.seconds_per_byte(b, a), takes.op_s, takes.byte_s};
       const auto [kind, added] = known.try_emplace(key, static_cast<uint8_t>(known.size()));
       kind_of_[pair(from, to)] = kind->second;
       if (!added) continue;

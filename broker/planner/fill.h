@@ -60,10 +60,10 @@ class Fill {
   const std::vector<int32_t>& order_;
   const Reach& reach_;
   size_t n_, cuts_;
-  std::vector<Choice> choice_;     // [(depth * n + position) * cuts + begin]
-  std::vector<double> crossing_;   // [(from * n + to) * cuts + cut]: seconds; infinite: too slow
-  std::vector<double> tail_;       // [end]: the best way on from a stage that ends there
-  std::vector<int16_t> next_of_;   // [end]: the position that way goes on at
+  std::vector<Choice> choice_;    // [(depth * n + position) * cuts + begin]
+  std::vector<double> crossing_;  // [(from * n + to) * cuts + cut]: seconds; infinite: too slow
+  std::vector<double> tail_;      // [end]: the best way on from a stage that ends there
+  std::vector<int16_t> next_of_;  // [end]: the position that way goes on at
   LeastEnd least_;
 };
 

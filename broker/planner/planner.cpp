@@ -38,8 +38,8 @@ Status check_schedule(const PlanInputs& in, const Realised& chosen) {
                     "ask for another pipeline.schedule or another number of stages, and report it");
 }
 
-Status check_asked(const opdag::Graph& graph, int32_t asked, size_t peers) {
-  const size_t units = opdag::cut_units(graph).size();
+Status check_asked(const opdag::Cuts& cuts, int32_t asked, size_t peers) {
+  const size_t units = cuts.units().size();
   if (asked > static_cast<int32_t>(units)) {
     return make_error(Code::kInvalid,
                       fmt::format("more stages than nodes: {} stages asked, the graph can be cut "
@@ -96,7 +96,7 @@ std::optional<Realised> realise_layout(const PlanInputs& in, const GraphChain& c
                                        const Layout& layout) {
   std::vector<int32_t> ends;
   for (const int32_t end : layout.ends) ends.push_back(chain.cuts[static_cast<size_t>(end)]);
-  Result<opdag::Partition> partition = opdag::split_at(in.graph, ends);
+  Result<opdag::Partition> partition = in.costs.cuts.split_at(ends);
   if (!partition.ok()) return std::nullopt;
   Result<Realised> realised = realise(in, std::move(partition).value(), layout.peers);
   if (!realised.ok() || !settle_memory(in, *realised)) return std::nullopt;
@@ -219,8 +219,8 @@ Result<PlanReport> plan_job(const opdag::Graph& graph, const job::JobSpec& spec,
     in.notes.push_back(fmt::format("only the {} fastest of {} peers were looked at",
                                    in.peers.size(), peers.size()));
   }
-  WEFT_TRY_STATUS(check_asked(graph, spec.pipeline.stages, peers.size()));
-  const GraphChain chain = chain_of(graph, spec.train, in.peers);
+  WEFT_TRY_STATUS(check_asked(in.costs.cuts, spec.pipeline.stages, peers.size()));
+  const GraphChain chain = chain_of(graph, in.costs, spec.train, in.peers);
   // The chain's memory is the graph's but for values that follow their users over a cut; where that
   // makes every plan too big, search with less.
   Candidates candidates;
@@ -287,7 +287,7 @@ Result<PlanReport> evaluate_plan(const opdag::Graph& graph, const job::JobSpec& 
   facts.how =
       fmt::format("evaluated: {} stage{}", stage_peers.size(), stage_peers.size() == 1 ? "" : "s");
   facts.offered = peers.size();
-  const GraphChain chain = chain_of(graph, spec.train, in.peers);
+  const GraphChain chain = chain_of(graph, in.costs, spec.train, in.peers);
   Problem problem = problem_of(in, chain, 1);
   problem.stages = 0;
   Found found = search(problem);

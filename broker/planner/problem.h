@@ -73,6 +73,9 @@ struct Problem {
   std::vector<MemorySpeed> memory_speed;  // of each peer, for codecs; empty: unknown
 
   size_t peers() const { return memory_bytes.size(); }
+  MemorySpeed memory_speed_of(size_t peer) const {
+    return memory_speed.empty() ? MemorySpeed{} : memory_speed[peer];
+  }
   double forward(int32_t peer, int32_t begin, int32_t end) const {
     const auto& sums = forward_s[static_cast<size_t>(peer)];
     return sums[static_cast<size_t>(end)] - sums[static_cast<size_t>(begin)];

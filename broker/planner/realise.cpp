@@ -55,12 +55,6 @@ void fill_speeds(PlanInputs& in) {
   }
 }
 
-Network joined_network(const std::vector<std::string>& ids, const std::vector<PlannerLink>& links,
-                       const PlannerOptions& options) {
-  const PlannerWays ways = join_ways(options.measured(ids), {links, options.access});
-  return Network(ids, ways.links, ways.access);
-}
-
 }  // namespace
 
 double PlanInputs::seconds_alone(const PlannerPeer& peer) const {
@@ -82,14 +76,14 @@ Result<PlanInputs> make_inputs(const opdag::Graph& graph, const job::JobSpec& sp
                 Network(0),
                 {kind, micro_batches, 1},
                 {},
+                GraphCosts(graph, spec.train.precision),
                 {},
                 Compressor(options.compression)};
-  for (const job::Work& node : job::training_work(graph)) in.work.add(node);
+  for (const job::Work& node : in.costs.work) in.work.add(node);
   fill_speeds(in);
   std::vector<std::string> ids;
   for (const PlannerPeer& peer : in.peers) ids.push_back(peer.id);
-  in.network =
-      options.measured ? joined_network(ids, links, options) : Network(ids, links, options.access);
+  in.network = joined_network(ids, options.measured, links, options.access);
   if (!in.network.measured() && peers.size() > 1) {
     in.notes.push_back("no link was measured: links delay nothing");
   }
@@ -137,7 +131,7 @@ void compress(const PlanInputs& in, Realised& realised) {
 Result<Realised> realise(const PlanInputs& in, opdag::Partition partition,
                          std::vector<int32_t> peers) {
   Realised realised;
-  WEFT_TRY(realised.costs, estimate_stages(in.graph, in.spec, partition));
+  WEFT_TRY(realised.costs, estimate_stages(in.graph, in.costs, in.spec, partition));
   realised.pipeline.graph = realised.costs.graph;
   realised.timed = true;
   for (size_t s = 0; s < peers.size(); ++s) {
@@ -149,7 +143,7 @@ Result<Realised> realise(const PlanInputs& in, opdag::Partition partition,
          realised.costs.stash_bytes[s], realised.costs.input_bytes[s]});
     realised.timed = realised.timed && in.speed_known[peer];
   }
-  for (const opdag::TiedUse& use : opdag::tied_uses(in.graph, partition)) {
+  for (const opdag::TiedUse& use : in.costs.cuts.tied_uses(partition)) {
     if (!use.trainable) continue;
     const opdag::Leaf& leaf = in.graph.leaves[static_cast<size_t>(use.leaves[0])];
     for (const int32_t stage : use.stages) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "broker/planner/cost.h"
+#include "broker/planner/graph_costs.h"
 #include "broker/planner/planner.h"
 
 namespace weft::broker {
@@ -20,6 +21,7 @@ struct PlanInputs {
   Network network{0};
   job::ScheduleOptions schedule;
   std::vector<std::string> notes;
+  GraphCosts costs;
   job::Work work;  // of the whole graph
   Compressor compressor;
 

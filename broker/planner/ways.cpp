@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
+#include <unordered_set>
 
 namespace weft::broker {
 namespace {
@@ -63,6 +65,28 @@ void widen(std::vector<PlannerAccess>& measured, const PlannerWays& told) {
   }
 }
 
+struct Answer {
+  std::unordered_set<std::string> ids;
+  PlannerWays ways;
+
+  bool of(const std::vector<std::string>& some) const {
+    return std::all_of(some.begin(), some.end(),
+                       [&](const std::string& id) { return ids.contains(id); });
+  }
+  PlannerWays between(const std::vector<std::string>& some) const {
+    const std::unordered_set<std::string> asked(some.begin(), some.end());
+    PlannerWays result;
+    for (const PlannerLink& link : ways.links) {
+      if (asked.contains(link.from) && asked.contains(link.to)) result.links.push_back(link);
+    }
+    for (PlannerAccess line : ways.access) {
+      std::erase_if(line.peers, [&](const std::string& id) { return !asked.contains(id); });
+      if (!line.peers.empty()) result.access.push_back(std::move(line));
+    }
+    return result;
+  }
+};
+
 }  // namespace
 
 PlannerWays join_ways(PlannerWays measured, const PlannerWays& told) {
@@ -73,6 +97,24 @@ PlannerWays join_ways(PlannerWays measured, const PlannerWays& told) {
   measured.links.insert(measured.links.end(), told.links.begin(), told.links.end());
   measured.access.insert(measured.access.begin(), told.access.begin(), told.access.end());
   return measured;
+}
+
+Network joined_network(const std::vector<std::string>& ids, const MeasuredWays& measured,
+                       const std::vector<PlannerLink>& links,
+                       const std::vector<PlannerAccess>& access) {
+  if (!measured) return Network(ids, links, access);
+  const PlannerWays ways = join_ways(measured(ids), {links, access});
+  return Network(ids, ways.links, ways.access);
+}
+
+MeasuredWays remembered(MeasuredWays measured) {
+  if (!measured) return {};
+  return [measured = std::move(measured),
+          known = std::make_shared<Answer>()](const std::vector<std::string>& ids) {
+    if (known->of(ids)) return known->between(ids);
+    *known = {{ids.begin(), ids.end()}, measured(ids)};
+    return known->ways;
+  };
 }
 
 }  // namespace weft::broker

@@ -23,4 +23,13 @@ using MeasuredWays = std::function<PlannerWays(const std::vector<std::string>& i
 // line carries no less than a told link that passes it.
 PlannerWays join_ways(PlannerWays measured, const PlannerWays& told);
 
+// The network of both between these peers; measured may be empty.
+Network joined_network(const std::vector<std::string>& ids, const MeasuredWays& measured,
+                       const std::vector<PlannerLink>& links,
+                       const std::vector<PlannerAccess>& access);
+
+// Remembers the last answer: who asks about some of the same peers again gets what was said then.
+// Empty for empty. One thread at a time.
+MeasuredWays remembered(MeasuredWays measured);
+
 }  // namespace weft::broker

@@ -121,6 +121,29 @@ TEST(ShardsOf, WhatNoCheckpointHoldsIsNotFetchedFromOne) {
   EXPECT_EQ(shards_of(graph, cut, cut).value(), (std::vector<std::vector<int32_t>>{{0}, {1}}));
 }
 
+TEST_F(ReplanInputsTest, MeasuredWaysAreAskedForOnce) {
+  a_.slowness.factor = 10;
+  int asked = 0;
+  PlannerOptions options;
+  options.measured = [&](const std::vector<std::string>& ids) {
+    ++asked;
+    EXPECT_EQ(ids.size(), 3u);
+    PlannerWays ways;
+    for (const std::string& from : ids) {
+      for (const std::string& to : ids) {
+        if (from != to) ways.links.push_back({from, to, 1, 160});
+      }
+    }
+    return ways;
+  };
+  known_.links.clear();
+  const auto other = replan_over(graph_, spec_, job_, {&a_, &b_, &c_}, known_, options);
+  ASSERT_TRUE(other.ok()) << other.error().text();
+  ASSERT_FALSE(other->same);
+  EXPECT_EQ(asked, 1);
+  EXPECT_NEAR(other->fetches[0].seconds, other->fetches[0].bytes * 8 / 160e6, 1e-9);
+}
+
 // A model that is wrong of everybody makes nobody's replacement look better.
 TEST_F(ReplanInputsTest, PeersThatHaveShownNothingShareTheModelsError) {
   a_.slowness.factor = b_.slowness.factor = 5;

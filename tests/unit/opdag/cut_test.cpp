@@ -10,6 +10,7 @@
 #include <set>
 
 #include "opdag/cut_flow.h"
+#include "opdag/cuts.h"
 #include "opdag/from_nothing.h"
 #include "tests/support/graph_builder.h"
 
@@ -225,9 +226,12 @@ RC_GTEST_PROP(Cut, StagesHoldEverythingOnce, (uint64_t seed)) {
   const std::vector<bool> from_nothing = nodes_from_nothing(graph);
   std::set<int32_t> nodes, outputs;
   size_t inputs = 0, sent = 0;
+  const auto all = Cuts(graph).stages(*partition);
+  RC_ASSERT(all.ok() && all->size() == static_cast<size_t>(stages));
   for (int32_t index = 0; index < stages; ++index) {
     const auto stage = extract_stage(graph, *partition, index);
     RC_ASSERT(stage.ok());
+    RC_ASSERT((*all)[static_cast<size_t>(index)] == *stage);
     std::set<ValueId> have;
     for (int32_t leaf : stage->leaves) have.insert(graph.leaves[static_cast<size_t>(leaf)].value);
     for (const Edge& edge : stage->inputs) {

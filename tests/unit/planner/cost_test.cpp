@@ -64,7 +64,9 @@ TEST(EstimateStages, SendsHalfUnderBf16) {
   ASSERT_TRUE(partition.ok());
   const auto bytes = [&](job::Precision precision) {
     spec.train.precision = precision;
-    return estimate_stages(graph, spec, *partition)->graph.edges.at(0).bytes;
+    return estimate_stages(graph, GraphCosts(graph, spec.train.precision), spec, *partition)
+        ->graph.edges.at(0)
+        .bytes;
   };
   EXPECT_EQ(bytes(job::Precision::kFp32), 4 * 16 * 4);
   EXPECT_EQ(bytes(job::Precision::kBf16), 4 * 16 * 2);
@@ -132,7 +134,8 @@ RC_GTEST_PROP(ChainProperty, AgreesWithTheStagesOfTheGraph, (uint64_t seed)) {
   }
   job::JobSpec spec = chain_spec(4);
   spec.train.precision = *rc::gen::element(job::Precision::kFp32, job::Precision::kBf16);
-  const GraphChain chain = chain_of(graph, spec.train, {{"p"}});
+  const GraphChain chain =
+      chain_of(graph, GraphCosts(graph, spec.train.precision), spec.train, {{"p"}});
   const int32_t units = chain.problem.chain.units;
   if (units < 3) return;
   const auto a = static_cast<int32_t>(1 + rng.below(static_cast<uint64_t>(units - 2)));
@@ -149,7 +152,8 @@ RC_GTEST_PROP(ChainProperty, AgreesWithTheStagesOfTheGraph, (uint64_t seed)) {
       if (partition->stage_of[static_cast<size_t>(node)] != stage) return;
     }
   }
-  const auto costs = estimate_stages(graph, spec, *partition);
+  const auto costs =
+      estimate_stages(graph, GraphCosts(graph, spec.train.precision), spec, *partition);
   RC_ASSERT(costs.ok());
   int32_t begin = 0;
   for (size_t s = 0; s < ends.size(); ++s) {
@@ -174,7 +178,8 @@ RC_GTEST_PROP(ChainProperty, AgreesWithTheStagesOfTheGraph, (uint64_t seed)) {
 
 TEST(Chain, LongGraphsAreThinnedWhereFewBytesCross) {
   const opdag::Graph graph = chain_graph(600, 4, 8);
-  const GraphChain chain = chain_of(graph, chain_spec(4).train, {{"p"}}, 50);
+  const GraphChain chain =
+      chain_of(graph, GraphCosts(graph, job::Precision::kFp32), chain_spec(4).train, {{"p"}}, 50);
   EXPECT_LE(chain.problem.chain.units, 50);
   EXPECT_GT(chain.problem.chain.units, 40);
   EXPECT_EQ(chain.cuts.front(), 0);

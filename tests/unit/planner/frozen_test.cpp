@@ -44,8 +44,10 @@ TEST(Frozen, StagesCostTheirForwardOnly) {
   const opdag::Graph graph = frozen_below(4), trained = frozen_below(0);
   const job::JobSpec spec = chain_spec(64 * 8);
   const auto partition = must(opdag::split_at(graph, {4, kLayers + 1}));
-  const StageCosts costs = must(estimate_stages(graph, spec, partition));
-  const StageCosts all = must(estimate_stages(trained, spec, partition));
+  const StageCosts costs =
+      must(estimate_stages(graph, GraphCosts(graph, spec.train.precision), spec, partition));
+  const StageCosts all =
+      must(estimate_stages(trained, GraphCosts(trained, spec.train.precision), spec, partition));
   const auto seconds = [](const StageCosts& c, size_t stage) {
     return seconds_of(c.work[stage], {"p", 1, 0, 1, 10, 5}, job::Precision::kFp32);
   };
@@ -164,7 +166,8 @@ RC_GTEST_PROP(FrozenProperty, CostsAreWhatTheExecutorRuns, (uint64_t seed)) {
   const auto units = opdag::cut_units(graph).size();
   const auto stages = static_cast<int32_t>(1 + rng.below(std::min<uint64_t>(units, 4)));
   const opdag::Partition partition = must(opdag::random_partition(graph, stages, rng));
-  const StageCosts costs = must(estimate_stages(graph, chain_spec(4), partition));
+  const StageCosts costs = must(
+      estimate_stages(graph, GraphCosts(graph, job::Precision::kFp32), chain_spec(4), partition));
   for (int32_t index = 0; index < stages; ++index) {
     const opdag::Stage stage = must(opdag::extract_stage(graph, partition, index));
     const auto at = static_cast<size_t>(index);

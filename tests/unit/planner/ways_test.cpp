@@ -48,5 +48,33 @@ TEST(Ways, AToldLinkBetweenGroupsHoldsForTheirPeers) {
   EXPECT_DOUBLE_EQ(network.seconds_per_byte(0, 1), 8 / 40e6);
 }
 
+TEST(Ways, WhatWasSaidOfManyAnswersForSomeOfThem) {
+  int asked = 0;
+  const MeasuredWays ways = remembered([&](const std::vector<std::string>& ids) {
+    ++asked;
+    PlannerWays said;
+    for (const std::string& a : ids) {
+      for (const std::string& b : ids) {
+        if (a != b) said.links.push_back({a, b, 1.0 * asked, 100});
+      }
+    }
+    said.access = {{"home", ids, 10, 20}};
+    return said;
+  });
+  EXPECT_EQ(ways({"a", "b", "c"}).links.size(), 6u);
+  const PlannerWays some = ways({"c", "a"});
+  EXPECT_EQ(asked, 1);
+  ASSERT_EQ(some.links.size(), 2u);
+  for (const PlannerLink& link : some.links) EXPECT_TRUE(link.from != "b" && link.to != "b");
+  ASSERT_EQ(some.access.size(), 1u);
+  EXPECT_EQ(some.access[0].peers, (std::vector<std::string>{"a", "c"}));
+  EXPECT_EQ(some.access[0].down_mbit_s, 20);
+  const PlannerWays others = ways({"a", "d"});
+  EXPECT_EQ(asked, 2) << "of d nothing was said yet";
+  ASSERT_EQ(others.links.size(), 2u);
+  EXPECT_EQ(others.links[0].latency_ms, 2);
+  EXPECT_FALSE(remembered({}));
+}
+
 }  // namespace
 }  // namespace weft::broker
