@@ -101,7 +101,7 @@ class Cut:
         known = {}
         if index > 0:
             for node in self.crossing[index - 1]:
-                known[node] = graph.placeholder(node.name)
+                known[node] = graph.call_function(gradient_in_one_piece, (graph.placeholder(node.name),))
         # Every stage of a rank is given the same inputs by name.
         for name in ("input_ids", "labels"):
             source = next(node for node in self.graph.nodes if node.name == name)
@@ -136,6 +136,21 @@ class Cut:
     def shapes(self, k):
         """Of what goes into stage k."""
         return tuple(torch.empty(node.meta["val"].shape, device="meta") for node in self.crossing[k - 1])
+
+
+class GradientInOnePiece(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):  # noqa: ARG004
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx, gradient):  # noqa: ARG004
+        return gradient.contiguous()
+
+
+def gradient_in_one_piece(value):
+    """gloo refuses to send any other, and the schedules of zero bubbles send what autograd gives them."""
+    return GradientInOnePiece.apply(value)
 
 
 class WaitForward(torch.autograd.Function):
