@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -17,22 +18,25 @@ constexpr int64_t kFormat = 1;
 // No device does more, none that is of use does less.
 constexpr double kMostOpUs = 1e6, kMostGflops = 1e7, kLeastGflops = 1e-3;
 constexpr double kMostGbyteS = 1e5, kLeastGbyteS = 1e-4;
+constexpr double kMostError = 1e6;
 
 // So many digits that writing what was read gives the same text.
 double rounded(double value) {
   return std::strtod(fmt::format("{:.9g}", value).c_str(), nullptr);
 }
 
-// A rate as people read it; null where the coefficient is zero: the term costs nothing.
-json rate(double seconds_each) {
-  return seconds_each > 0 ? json(rounded(1e-9 / seconds_each)) : json(nullptr);
+// A rate as people read it; null where the coefficient is zero, or what a fit leaves of noise
+// beyond what any device does: the term costs nothing.
+json rate(double seconds_each, double least, double most) {
+  const double billions = seconds_each > 0 ? 1e-9 / seconds_each : most + 1;
+  return billions <= most ? json(rounded(std::max(billions, least))) : json(nullptr);
 }
 
 json cost_to_json(const OpCost& cost, double error) {
-  return {{"op_us", rounded(cost.op_s * 1e6)},
-          {"gflops", rate(cost.flop_s)},
-          {"gbyte_s", rate(cost.byte_s)},
-          {"error", error}};
+  return {{"op_us", rounded(std::min(cost.op_s * 1e6, kMostOpUs))},
+          {"gflops", rate(cost.flop_s, kLeastGflops, kMostGflops)},
+          {"gbyte_s", rate(cost.byte_s, kLeastGbyteS, kMostGbyteS)},
+          {"error", std::min(error, kMostError)}};
 }
 
 json costs_to_json(const MeasuredCosts& measured) {
@@ -74,7 +78,7 @@ Status cost_from_json(const json* object, const std::string& what, OpCost& cost,
   const double gbyte_s = bounded(reader, *object, "gbyte_s", kLeastGbyteS, kMostGbyteS, 0);
   if (gflops > 0) cost.flop_s = 1e-9 / gflops;
   if (gbyte_s > 0) cost.byte_s = 1e-9 / gbyte_s;
-  error = bounded(reader, *object, "error", 0, 1e6, 0);
+  error = bounded(reader, *object, "error", 0, kMostError, 0);
   if (reader.ok() && cost.op_s == 0 && gflops == 0 && gbyte_s == 0) {
     reader.fail(make_error(Code::kInvalid, fmt::format("{} costs nothing at all", what)));
   }

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -59,6 +60,26 @@ TEST(DeviceProfile, JsonKeepsWhatPlansNeed) {
     EXPECT_EQ(after.bf16.errors[i].samples, 9);
   }
   EXPECT_LT(profile_to_json(before).dump().size(), kMaxProfileBytes / 2);
+}
+
+// What fits make of noise: a term a million times cheaper than any device, or dearer. A profile of
+// a card was refused for a convolution that moved a petabyte a second.
+RC_GTEST_PROP(DeviceProfile, WhateverAFitGivesCanBeRead, ()) {
+  DeviceProfile p = profile();
+  const auto coefficient = [] { return std::pow(10, *rc::gen::inRange(-30, 3)); };
+  for (size_t i = 0; i < kOpClasses; ++i) {
+    p.fp32.costs[i] = {{coefficient(), coefficient(), coefficient()},
+                       {coefficient(), coefficient(), coefficient()}};
+    p.fp32.errors[i] = {coefficient(), 1e9 * coefficient(), 3};
+  }
+  const auto read = profile_from_json(json::parse(profile_to_json(p).dump()));
+  RC_ASSERT(read.ok());
+  for (size_t i = 0; i < kOpClasses; ++i) {
+    const OpCost &a = p.fp32.costs[i].forward, &b = read->fp32.costs[i].forward;
+    RC_ASSERT(b.flop_s >= 0);
+    RC_ASSERT(std::abs(b.flop_s - a.flop_s) <= 1e-6 * a.flop_s + 1e-16 || a.flop_s > 1e-6);
+    RC_ASSERT(std::abs(b.byte_s - a.byte_s) <= 1e-6 * a.byte_s + 1e-14 || a.byte_s > 1e-5);
+  }
 }
 
 TEST(DeviceProfile, AClassNobodyMeasuredIsLikeAnother) {
