@@ -16,7 +16,7 @@ using nlohmann::json;
 
 constexpr int64_t kFormat = 1;
 // No device does more, none that is of use does less.
-constexpr double kMostOpUs = 1e6, kMostGflops = 1e7, kLeastGflops = 1e-3;
+constexpr double kMostOpUs = 1e6, kLeastOpUs = 1e-6, kMostGflops = 1e7, kLeastGflops = 1e-3;
 constexpr double kMostGbyteS = 1e5, kLeastGbyteS = 1e-4;
 constexpr double kMostError = 1e6;
 
@@ -33,7 +33,9 @@ json rate(double seconds_each, double least, double most) {
 }
 
 json cost_to_json(const OpCost& cost, double error) {
-  return {{"op_us", rounded(std::min(cost.op_s * 1e6, kMostOpUs))},
+  // A pass too short to be timed takes something all the same.
+  const double op_us = std::clamp(cost.op_s * 1e6, kLeastOpUs, kMostOpUs);
+  return {{"op_us", rounded(op_us)},
           {"gflops", rate(cost.flop_s, kLeastGflops, kMostGflops)},
           {"gbyte_s", rate(cost.byte_s, kLeastGbyteS, kMostGbyteS)},
           {"error", std::min(error, kMostError)}};
