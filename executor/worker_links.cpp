@@ -23,7 +23,7 @@ Result<std::vector<net::EdgeLink>> edge_links(const opdag::Graph& graph,
     const job::EdgeCredits& credit = credits.at(static_cast<size_t>(edge.id));
     const auto bytes = static_cast<uint64_t>(std::max<int64_t>(edge.bytes, 0));
     links.push_back({static_cast<uint32_t>(edge.id), edge.from, edge.to, credit.activation,
-                     credit.gradient, bytes, edge.needs_grad ? bytes : 0});
+                     credit.gradient, bytes, edge.needs_grad ? bytes : 0, edge.value});
   }
   WEFT_TRY(const auto eval, opdag::eval_partition(graph, plan.partition, eval_graph));
   const auto eval_credits =
@@ -31,8 +31,8 @@ Result<std::vector<net::EdgeLink>> edge_links(const opdag::Graph& graph,
   for (size_t i = 0; i < eval.links.size(); ++i) {
     const auto& link = eval.links[i];
     if (link.trained) continue;
-    links.push_back(
-        {link.wire, link.from, link.to, std::max(eval_credits[i].activation, 1), 1, 0, 0});
+    links.push_back({link.wire, link.from, link.to, std::max(eval_credits[i].activation, 1), 1, 0,
+                     0, eval.stages.edges[i].value});
   }
   return links;
 }

@@ -13,6 +13,7 @@ struct EdgeLink {
   int32_t activation_credits = 1;
   int32_t gradient_credits = 1;
   uint64_t activation_bytes = 0, gradient_bytes = 0;  // of a micro-batch; 0: none, or unknown
+  int32_t value = -1;                                 // of the graph; -1: unknown
 };
 
 }  // namespace weft::net

@@ -31,7 +31,7 @@ uint64_t LinkRules::digest(int32_t other) const {
   const auto found = edges_.find(other);
   if (found == edges_.end()) return xxh3(std::as_bytes(std::span(all)));
   for (const EdgeLink& e : found->second) {
-    for (const int32_t part : {e.from, e.to, e.activation_credits, e.gradient_credits}) {
+    for (const int32_t part : {e.from, e.to, e.activation_credits, e.gradient_credits, e.value}) {
       all.push_back(static_cast<uint64_t>(part));
     }
     all.insert(all.end(), {e.edge, e.activation_bytes, e.gradient_bytes});

@@ -1,6 +1,7 @@
 #include "net/frame/run_meter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -93,6 +94,7 @@ std::optional<double> LatelyLeast::seconds() const {
 
 double WayBack::note(double now_s, int64_t at_us) {
   const double behind_s = now_s - 1e-6 * static_cast<double>(at_us);
+  if (least_.seconds() && std::abs(behind_s - *least_.seconds()) > kMostS) least_ = {};
   least_.note(now_s, behind_s);
   return behind_s - *least_.seconds();
 }

@@ -55,6 +55,7 @@ bool Pacer::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms) 
   acknowledged_ = acknowledged;
   begun_ = true;
   busy_ = more_;
+  const bool sent = std::exchange(sending_, more_);
   urgent_ = urgent_ && now_ms - urgent_ms_ < kUrgentMemoryMs;
   round_trip_ms_ = round_trip_ms;
   shortest_ms_ = shortest_ms_ == 0 ? round_trip_ms : std::min(shortest_ms_, round_trip_ms);
@@ -66,10 +67,9 @@ bool Pacer::update(int64_t now_ms, uint64_t acknowledged, double round_trip_ms) 
   if (usable) {
     unjudged_ = 0;
     measured(rate, now_ms);
-  } else if (phase_ == Phase::kCruise && ++unjudged_ > kForgotten) {
-    last_ = 0;
+  } else if (phase_ == Phase::kCruise && sent && ++unjudged_ > kForgotten) {
     forgotten = true;
-    enter(Phase::kFirst, now_ms);
+    measure_anew(now_ms);
   }
   if (interrupted)
     enter(Phase::kCruise, now_ms);  // a lull drains, and leaves nothing to probe with
@@ -87,7 +87,13 @@ bool Pacer::carried(int64_t since_ms, int64_t now_ms, double rate) {
   // What was written before a gain says nothing about it.
   if (phase_ == Phase::kFirst || since_ms < burst_gain_ms_) return false;
   unjudged_ = 0;
+  slow_runs_ = rate < kSlower * rate_ ? slow_runs_ + 1 : 0;
+  if (slow_runs_ >= kSlowWindows) {
+    measure_anew(now_ms);
+    return true;
+  }
   if (rate > kSuccess * rate_) {
+    rate = std::min(rate, kMaxProbeGain * rate_);  // no pace was more
     last_ = rate_ = rate;
     best_ = std::max(best_, rate);
     burst_gain_ = std::clamp(1 + 2 * (burst_gain_ - 1), kProbeGain, kMaxProbeGain);
@@ -109,8 +115,14 @@ bool Pacer::note_urgent(int64_t now_ms) {
   return !std::exchange(urgent_, true);
 }
 
+void Pacer::measure_anew(int64_t now_ms) {
+  last_ = 0;
+  unjudged_ = slow_runs_ = 0;
+  burst_gain_ = 1;
+  enter(Phase::kFirst, now_ms);
+}
+
 void Pacer::enter(Phase phase, int64_t now_ms) {
-  if (phase == Phase::kFirst) unjudged_ = 0;
   phase_ = phase;
   phase_since_ms_ = now_ms;
   windows_ = 0;
@@ -144,9 +156,11 @@ void Pacer::measured(double rate, int64_t now_ms) {
 void Pacer::measured_cruise(double rate, int64_t now_ms) {
   if (!paced()) return enter(Phase::kFirst, now_ms);
   windows_ = rate < kSlower * rate_ ? windows_ + 1 : 0;
-  if (windows_ >= kSlowWindows) {
-    last_ = 0;
-    return enter(Phase::kFirst, now_ms);
+  if (windows_ >= kSlowWindows) return measure_anew(now_ms);
+  // A burst that is long enough for windows: they judge its gain.
+  if (burst_gain_ > 1) {
+    probe_gain_ = std::exchange(burst_gain_, 1);
+    return begin_probe(now_ms);
   }
   const bool drained = std::exchange(drained_, false);
   const double queue = queue_ms();
@@ -171,6 +185,10 @@ void Pacer::measured_cruise(double rate, int64_t now_ms) {
   due_windows_ = 0;
   ++probes_;
   probe_gain_ = std::clamp(best_ / rate_, kProbeGain, kMaxProbeGain);
+  begin_probe(now_ms);
+}
+
+void Pacer::begin_probe(int64_t now_ms) {
   shortest_before_ms_ = std::exchange(shortest_ms_, round_trip_ms_);
   enter(Phase::kProbe, now_ms);
 }

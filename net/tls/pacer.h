@@ -16,7 +16,8 @@
 //
 // Bursts that end before a window does are judged by what each brought from its first byte to its
 // last (RunMeter): now and then one goes a little faster than the rate, and what it brought more is
-// the rate from then on. Where bursts are too short for that, too, the rate is forgotten.
+// the rate from then on; clearly less, as often as windows may, and the link is measured anew.
+// Where bursts are too short for that, too, the rate is forgotten and nothing is paced.
 //
 // On long ways the kernel cannot be left alone: bbr takes a sender that hands over little at a time
 // for one without enough to say, never ends its start-up, and holds two round trips of queue.
@@ -43,6 +44,7 @@ class Pacer {
   // so does one that begins in a lull.
   void note(bool more) {
     more_ = more;
+    sending_ = sending_ || more;
     busy_ = busy_ && more;
   }
   // A message went ahead of one that was under way. True: write_bytes() is less than it was.
@@ -66,6 +68,8 @@ class Pacer {
  private:
   enum class Phase { kFirst, kDrain, kCruise, kProbe };
   void enter(Phase phase, int64_t now_ms);
+  void measure_anew(int64_t now_ms);
+  void begin_probe(int64_t now_ms);
   void drain(int64_t now_ms, double unseen_ms);
   double base_ms() const;  // round trip without a queue
   double queue_ms() const { return round_trip_ms_ - base_ms(); }
@@ -85,7 +89,9 @@ class Pacer {
   bool drained_ = false;        // in the window before
   double burst_gain_ = 1;       // of bursts that end before a window does
   int64_t burst_gain_ms_ = 0;   // since when
-  int unjudged_ = 0;            // windows since anything was measured
+  int slow_runs_ = 0;           // in a row
+  bool sending_ = false;        // in this window there was more to send at some time
+  int unjudged_ = 0;            // such windows since anything was measured
   int64_t probe_every_ms_ = kMinProbeEveryMs;
   int probes_ = 0, due_windows_ = 0;  // windows in which a probe was due and not made
   double round_trip_ms_ = 0;          // the latest

@@ -27,8 +27,10 @@ constexpr int32_t kMaxViolations = 8;
 // Answers not yet written: beyond every credit, so only a sender that repeats and never reads.
 constexpr size_t kMaxControl = 1 << 16;
 
+// Of this process's own clock: how long the machine runs is nobody's business.
 int64_t now_us() {
-  return static_cast<int64_t>(1e6 * monotonic_seconds());
+  static const double origin = monotonic_seconds();
+  return static_cast<int64_t>(1e6 * (monotonic_seconds() - origin));
 }
 
 std::string peer_text(const CertificateInfo& c) {

@@ -28,6 +28,7 @@ struct SimulatedLink {
   int64_t now_ms = 1000000;
   Pacer pacer;
   bool busy = true, urgent = false, silent = false;  // silent: between bursts
+  bool pings = false;                                // in silences
 
   double queue_ms() const { return 1000 * queue / rate; }
   void run(int64_t ms) {
@@ -46,8 +47,8 @@ struct SimulatedLink {
         report = under_way.front();
         under_way.pop_front();
       }
-      if (silent) continue;
-      pacer.note(busy);
+      if (silent && !(pings && now_ms % 100 == 0)) continue;
+      pacer.note(busy && !silent);
       if (urgent) pacer.note_urgent(now_ms);
       if (pacer.due(now_ms)) {
         pacer.update(now_ms, static_cast<uint64_t>(report.acknowledged), report.round_trip_ms);
@@ -224,9 +225,28 @@ TEST(Pacer, FindsTheRateFromBursts) {
   EXPECT_GT(shares[0], 0.7);
 }
 
-// Then messages that take less than a window, one a time, after the line was shared for a while. In
-// a burst of such the rate of then would stay for ever. Of the time that the last take, the share
-// that the line needs.
+// A pause and a message, told as RunMeter does. Milliseconds from its first byte to its last.
+double send_message(SimulatedLink& link, double bytes, int64_t pause_ms) {
+  link.pacer.note(false);
+  link.silent = true;
+  link.run(pause_ms);
+  link.silent = false;
+  const int64_t since_ms = link.now_ms;
+  const double before = link.carried;
+  while (link.carried + link.queue - before < bytes) link.run(1);
+  link.pacer.note(false);
+  link.silent = true;
+  while (link.carried - before < bytes) link.run(1);
+  const double took_ms = static_cast<double>(link.now_ms - since_ms);
+  link.run(static_cast<int64_t>(link.round_trip_ms));
+  link.pacer.carried(since_ms, link.now_ms, bytes / took_ms * 1000);
+  link.silent = false;
+  return took_ms;
+}
+
+// Messages that take less than a window, one a time, after the line was shared for a while: no
+// window tells that it is theirs now. Of the time that the last take, the share that the line
+// needs.
 double share_of_messages(uint64_t seed) {
   Rng rng(derive_seed({seed, 1}));
   const auto between = [&](uint64_t least, uint64_t most) {
@@ -241,20 +261,9 @@ double share_of_messages(uint64_t seed) {
   const int64_t pause_ms = between(80, 600);
   const double bytes = 0.001 * static_cast<double>(between(105, 180)) * full;
   double needed_ms = 0, taken_ms = 0;
+  link.pings = seed % 2 == 0;
   for (int message = 0; message < 40; ++message) {
-    link.pacer.note(false);
-    link.silent = true;
-    link.run(pause_ms);
-    link.silent = false;
-    const int64_t since_ms = link.now_ms;
-    const double before = link.carried;
-    while (link.carried + link.queue - before < bytes) link.run(1);
-    link.pacer.note(false);
-    link.silent = true;
-    while (link.carried - before < bytes) link.run(1);
-    const double took_ms = static_cast<double>(link.now_ms - since_ms);
-    link.run(static_cast<int64_t>(link.round_trip_ms));
-    link.pacer.carried(since_ms, link.now_ms, bytes / took_ms * 1000);
+    const double took_ms = send_message(link, bytes, pause_ms);
     if (message < 20) continue;
     needed_ms += 1000 * bytes / full;
     taken_ms += took_ms;
@@ -268,6 +277,56 @@ TEST(Pacer, FindsTheRateFromMessages) {
   std::sort(shares.begin(), shares.end());
   EXPECT_GT(shares[150], 0.97);
   EXPECT_GT(shares[0], 0.9);
+}
+
+TEST(Pacer, MessagesTellThatTheLineBecameSlower) {
+  for (const double round_trip_ms : {20.0, 150.0}) {
+    SimulatedLink link;
+    link.round_trip_ms = round_trip_ms;
+    link.run(5000);
+    const double bytes = 0.18 * link.rate;
+    for (int message = 0; message < 5; ++message) send_message(link, bytes, 300);
+    link.rate *= 0.36;
+    for (int message = 0; message < 8; ++message) send_message(link, bytes, 300);
+    const auto pace = static_cast<double>(link.pacer.pacing_rate());
+    EXPECT_LT(pace, 1.3 * link.rate) << "or none, until windows tell one";
+  }
+}
+
+// What a message once was allowed to try is not what a long one goes by: its windows judge that.
+TEST(Pacer, ALongMessageBehindShortOnesBuildsNoQueue) {
+  SimulatedLink link;
+  link.rate = 0.6e6;
+  link.queue_limit_ms = 1000;
+  link.run(3000);
+  link.rate = 1e6;
+  bool raised = false;
+  for (int message = 0; message < 40 && !raised; ++message) {
+    const double before = link.pacer.rate();
+    send_message(link, 0.14 * link.rate, 300);
+    raised = link.pacer.rate() > before && link.pacer.pacing_rate() > 1.15 * link.pacer.rate();
+  }
+  ASSERT_TRUE(raised);
+  link.run(3000);
+  double queued_ms = 0;
+  for (int i = 0; i < 50; ++i) {
+    link.run(100);
+    queued_ms += link.queue_ms() / 50;
+  }
+  EXPECT_LT(queued_ms, 30);
+  EXPECT_LT(link.queue_ms(), 150);
+}
+
+TEST(Pacer, APauseWithPingsForgetsNothing) {
+  SimulatedLink link;
+  link.pings = true;
+  link.run(5000);
+  const uint64_t pace = link.pacer.pacing_rate();
+  ASSERT_NE(pace, 0u);
+  link.pacer.note(false);
+  link.silent = true;
+  link.run(120000);
+  EXPECT_GT(link.pacer.pacing_rate(), pace * 8 / 10);
 }
 
 // Shorter than anything that tells a rate: it may be one of long ago.

@@ -206,6 +206,22 @@ RC_GTEST_PROP(WayBack, TellsWhatAnAnswerWaitedFor, ()) {
   }
 }
 
+// Whatever one answer says, those after it are not taken for hours late, nor believed early.
+RC_GTEST_PROP(WayBack, AClockThatJumpsSpoilsNothingForLong, ()) {
+  WayBack back;
+  const auto lie =
+      *rc::gen::element<int64_t>(INT64_MIN, INT64_MAX, 0, 20'000'000, 1'000'000'000'000);
+  double now_s = 50;
+  const auto honest = [&](double waited_s) {
+    now_s += 1;
+    return back.note(now_s + waited_s, static_cast<int64_t>(1e6 * now_s));
+  };
+  for (int i = 0; i < 5; ++i) honest(0.02);
+  RC_ASSERT(back.note(now_s, lie) <= WayBack::kMostS);
+  RC_ASSERT(honest(0.02) < 1e-3);
+  RC_ASSERT(std::abs(honest(0.32) - 0.3) < 1e-3);
+}
+
 TEST(LatelyLeast, IsOfTheLastMinute) {
   LatelyLeast trip;
   EXPECT_FALSE(trip.seconds());

@@ -173,7 +173,15 @@ class TiedGradient : public ::testing::Test {
     EXPECT_EQ(cluster.at(2).wait(150).error().code, Code::kTimeout);
   }
   const LinkGateOptions gate = slow();
-  TlsCluster cluster{3, kEdge, {0, 1, 2}, fast(8000), &gate};
+  // No ping wakes a link meanwhile.
+  TlsCluster cluster{3,
+                     kEdge,
+                     {0, 1, 2},
+                     [](TlsEndpointOptions& options) {
+                       fast(60000)(options);
+                       options.ping_interval_ms = 30000;
+                     },
+                     &gate};
   const MessageKey gradient = make_key(MessageKind::kGradient, 1, 0, 0, 0);
   const MessageKey tied = make_key(MessageKind::kTiedGradient, 1, 0, 0, 0);
 };

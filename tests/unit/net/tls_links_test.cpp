@@ -85,7 +85,8 @@ TEST(TlsLinks, AModelThatIsCutOtherwiseIsRefused) {
       [](EdgeLink& e) { e.activation_credits = 3; },
       [](EdgeLink& e) { e.gradient_credits = 3; },
       [](EdgeLink& e) { e.activation_bytes = 4096; },
-      [](EdgeLink& e) { e.gradient_bytes = 0; }};
+      [](EdgeLink& e) { e.gradient_bytes = 0; },
+      [](EdgeLink& e) { e.value = 7; }};
   for (const auto& change : changes) change(others.emplace_back(1, same).front());
   for (const auto& other : others) {
     auto options = tls_options(1, other);
