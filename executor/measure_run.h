@@ -1,4 +1,4 @@
-// How one measured case is run and timed; what measure.cpp shares with it.
+// What run_case (measure.h) shares with the rest of measuring: how time is taken.
 #pragma once
 
 #include <vector>

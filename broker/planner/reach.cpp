@@ -195,7 +195,8 @@ bool Reach::feasible(const Bounds& bounds, int32_t stages) {
     if (whole && (stages == 0 || depth == last)) return true;
     gather(depth);
     // Nobody but the first peer may begin: then nobody can stand before.
-    if (std::all_of(&behind_[0], &behind_[words_], [](uint64_t word) { return word == 0; })) {
+    const uint64_t* first = behind_.data();
+    if (std::all_of(first, first + words_, [](uint64_t word) { return word == 0; })) {
       return false;
     }
   }

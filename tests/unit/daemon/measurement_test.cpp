@@ -80,7 +80,7 @@ TEST_F(MeasurementTest, MeasuresOnceForADeviceModel) {
 }
 
 TEST_F(MeasurementTest, WaitsUntilIdleAndEndsAtOnceForAnAssignment) {
-  auto measurement = make("exec sleep 600");
+  auto measurement = make("exec sleep 6000");
   measurement->tick(false);
   EXPECT_FALSE(measurement->measuring());
   measurement->tick(true);
@@ -111,10 +111,13 @@ TEST_F(MeasurementTest, FailuresAreTriedAgainLaterAFewTimes) {
 }
 
 TEST_F(MeasurementTest, AWorkerThatHangsIsKilled) {
-  auto measurement = make("exec sleep 600");
+  auto measurement = make("exec sleep 6000");
   measurement->tick(true);
   ASSERT_TRUE(measurement->measuring());
-  clock_.advance_ms(300001);
+  clock_.advance_ms(MeasurementOptions{}.timeout_ms - 1);
+  measurement->tick(true);
+  EXPECT_TRUE(measurement->measuring()) << "it has its time";
+  clock_.advance_ms(2);
   measurement->tick(true);
   EXPECT_FALSE(measurement->measuring());
 }
