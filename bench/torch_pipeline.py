@@ -293,6 +293,8 @@ def rank_main(setting, program, tokens, rank, run, pipe):
     try:
         pipe.send(Rank(setting, program, tokens, rank, run).train())
     except Exception as error:
+        while error.__cause__ is not None:  # pipelining says of each that a stage failed
+            error = error.__cause__
         last = traceback.extract_tb(error.__traceback__)[-1]
         pipe.send({"error": f"rank {rank}: {type(error).__name__}: {str(error).strip().splitlines()[0][:300]} "
                             f"({os.path.basename(last.filename)}:{last.lineno})"})
