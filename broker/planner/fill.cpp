@@ -1,12 +1,18 @@
 #include "broker/planner/fill.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 namespace weft::broker {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr size_t kWordBits = 64;
+
+void set(uint64_t* words, size_t bit) {
+  words[bit / kWordBits] |= uint64_t{1} << (bit % kWordBits);
+}
 
 }  // namespace
 
@@ -22,7 +28,8 @@ Fill::Fill(const Problem& problem, const std::vector<int32_t>& order, const Reac
       order_(order),
       reach_(reach),
       n_(order.size()),
-      cuts_(static_cast<size_t>(problem.chain.units) + 1) {}
+      cuts_(static_cast<size_t>(problem.chain.units) + 1),
+      words_((cuts_ + kWordBits - 1) / kWordBits) {}
 
 std::optional<Layout> Fill::best(const Bounds& bounds, int32_t stages) {
   const int32_t depths = stages > 0 ? stages : reach_.depths();
@@ -43,6 +50,7 @@ std::optional<Layout> Fill::best(const Bounds& bounds, int32_t stages) {
       }
     }
     rest.swap(value);
+    find_begins(rest);
     for (size_t i = 0; i < n_; ++i) {
       if (stages > 0 && depth + 1 != stages) continue;
       // Fewer stages where they cost the same.
@@ -60,6 +68,7 @@ std::optional<Layout> Fill::best(const Bounds& bounds, int32_t stages) {
 void Fill::find_crossings(double link_s) {
   const Network& network = problem_.network;
   crossing_.resize(n_ * n_ * cuts_);
+  open_.assign(n_ * n_ * words_, 0);
   for (size_t i = 0; i < n_; ++i) {
     for (size_t next = i + 1; next < n_; ++next) {
       const auto from = static_cast<size_t>(order_[i]), to = static_cast<size_t>(order_[next]);
@@ -69,14 +78,25 @@ void Fill::find_crossings(double link_s) {
       const double one_way = network.latency_s(from, to);
       const double both_ways = one_way + network.latency_s(to, from);
       double* row = &crossing_[(i * n_ + next) * cuts_];
+      uint64_t* open = &open_[(i * n_ + next) * words_];
       for (int32_t cut = 1; cut < problem_.chain.units; ++cut) {
+        if (!(reach_.link_seconds(i, next, cut) <= link_s)) continue;
         const auto at = static_cast<size_t>(cut);
         const double latency = problem_.chain.answered(cut) ? both_ways : one_way;
-        row[at] = reach_.link_seconds(i, next, cut) <= link_s
-                      ? latency + there * kind.there_bytes[at] + back * kind.back_bytes[at] +
-                            kind.codec_s[at]
-                      : kInfinity;
+        row[at] =
+            latency + there * kind.there_bytes[at] + back * kind.back_bytes[at] + kind.codec_s[at];
+        set(open, at);
       }
+    }
+  }
+}
+
+// Where the stages of a depth may begin, if others are to stand before them.
+void Fill::find_begins(const std::vector<double>& rest) {
+  begins_.assign(n_ * words_, 0);
+  for (size_t i = 0; i < n_; ++i) {
+    for (size_t cut = 1; cut + 1 < cuts_; ++cut) {
+      if (rest[i * cuts_ + cut] < kInfinity) set(&begins_[i * words_], cut);
     }
   }
 }
@@ -85,15 +105,18 @@ void Fill::find_crossings(double link_s) {
 bool Fill::find_next(size_t position, const std::vector<double>& rest) {
   tail_.assign(cuts_, kInfinity);
   next_of_.assign(cuts_, -1);
-  const size_t last = cuts_ - 1;
   for (size_t next = position + 1; next < n_; ++next) {
     const double* theirs = &rest[next * cuts_];
     const double* crossing = &crossing_[(position * n_ + next) * cuts_];
-    for (size_t cut = 1; cut < last; ++cut) {
-      const double sum = theirs[cut] + crossing[cut];
-      if (sum >= tail_[cut]) continue;
-      tail_[cut] = sum;
-      next_of_[cut] = static_cast<int16_t>(next);
+    for (size_t w = 0; w < words_; ++w) {
+      uint64_t both = begins_[next * words_ + w] & open_[(position * n_ + next) * words_ + w];
+      for (; both != 0; both &= both - 1) {
+        const size_t cut = w * kWordBits + static_cast<size_t>(std::countr_zero(both));
+        const double sum = theirs[cut] + crossing[cut];
+        if (sum >= tail_[cut]) continue;
+        tail_[cut] = sum;
+        next_of_[cut] = static_cast<int16_t>(next);
+      }
     }
   }
   return std::any_of(tail_.begin(), tail_.end(), [](double s) { return s < kInfinity; });

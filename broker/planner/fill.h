@@ -46,6 +46,7 @@ class Fill {
   };
 
   void find_crossings(double link_s);
+  void find_begins(const std::vector<double>& rest);
   bool find_next(size_t position, const std::vector<double>& rest);
   void extend(size_t position, int32_t depth, double* mine);
   void extend_recomputed(size_t position, int32_t depth, double* mine);
@@ -59,10 +60,14 @@ class Fill {
   const Problem& problem_;
   const std::vector<int32_t>& order_;
   const Reach& reach_;
-  size_t n_, cuts_;
+  size_t n_, cuts_, words_;
   std::vector<Choice> choice_;    // [(depth * n + position) * cuts + begin]
-  std::vector<double> crossing_;  // [(from * n + to) * cuts + cut]: seconds; infinite: too slow
-  std::vector<double> tail_;      // [end]: the best way on from a stage that ends there
+  std::vector<double> crossing_;  // [(from * n + to) * cuts + cut]: seconds, of those in open_
+  // Cuts as bits. Few are in both, and only these are looked at.
+  std::vector<uint64_t> open_;  // [(from * n + to) * words]: fast enough for the bound
+  std::vector<uint64_t>
+      begins_;                // [position * words]: where the stages of the last depth may begin
+  std::vector<double> tail_;  // [end]: the best way on from a stage that ends there
   std::vector<int16_t> next_of_;  // [end]: the position that way goes on at
   LeastEnd least_;
 };

@@ -143,7 +143,11 @@ bool Reach::find_ends(int32_t depth, size_t position) {
   }
   constexpr size_t kLookEvery = 8;
   const uint64_t* most = &behind_[position * words_];
-  const auto complete = [&] { return std::equal(ends, ends + words_, most); };
+  const auto complete = [&] {
+    bool equal = true;  // a few words: cheaper than a call that compares memory
+    for (size_t w = 0; w < words_; ++w) equal = equal && ends[w] == most[w];
+    return equal;
+  };
   if (complete()) return false;
   const uint64_t* theirs = begins(depth - 1, position + 1);
   for (size_t next = position + 1; next < n_; ++next, theirs += words_) {
