@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/clock.h"
 #include "base/os/file.h"
 #include "base/os/own_process.h"
 #include "base/rng.h"
@@ -23,14 +24,17 @@
 #include "opdag/derive.h"
 #include "opdag/import.h"
 
+// After the others: waiting for whatever accelerator there is.
+#include <ATen/DeviceAccelerator.h>
+
 namespace weft::executor {
 namespace {
 
 struct Options {
-  std::string model, profile;
+  std::string model, profile, device = "cpu";
   job::Precision precision = job::Precision::kFp32;
   int32_t stages = 1, threads = 1;
-  int64_t steps = 12, warmup = 3;
+  int64_t steps = 12, warmup = 5;
 };
 
 Result<Options> parse(int argc, char** argv) {
@@ -41,6 +45,8 @@ Result<Options> parse(int argc, char** argv) {
       options.model = value;
     } else if (name == "--profile") {
       options.profile = value;
+    } else if (name == "--device") {
+      options.device = value;
     } else if (name == "--precision" && (value == "fp32" || value == "bf16")) {
       options.precision = value == "bf16" ? job::Precision::kBf16 : job::Precision::kFp32;
     } else if (name == "--stages") {
@@ -57,11 +63,19 @@ Result<Options> parse(int argc, char** argv) {
     return make_error(Code::kInvalid,
                       "--model and --profile are needed, --steps and --stages from 1");
   }
+  if (options.device != "cpu" && options.stages > 1) {
+    return make_error(Code::kInvalid, "on a card --stages is 1: stages would wait for one another");
+  }
   return options;
 }
 
+void wait_for(const Options& options) {
+  if (options.device != "cpu")
+    at::accelerator::synchronizeDevice(at::Device(options.device).index());
+}
+
 // Seconds of each stage's actions in a step without the optimizer: the median of the steps. One
-// stage on one thread is told in seconds of the processor.
+// stage on one thread of a CPU is told in seconds of the processor.
 Result<std::vector<double>> measure(const opdag::Graph& graph, const opdag::Partition& partition,
                                     const WeightSource& weights, const Options& options) {
   WEFT_TRY(auto inputs, random_inputs(graph, 1));
@@ -70,16 +84,19 @@ Result<std::vector<double>> measure(const opdag::Graph& graph, const opdag::Part
   RuntimeOptions& runtime = cluster_options.runtime;
   runtime.plan = local_plan(partition, job::PipelineSchedule::k1F1B);
   runtime.train.precision = options.precision;
+  runtime.device = options.device;
   runtime.keep_gradients = true;
   const opdag::Graph none;
   WEFT_TRY(auto cluster, LocalCluster::make(graph, none, cluster_options, weights, feed));
   std::vector<std::vector<double>> seconds(static_cast<size_t>(partition.stages));
+  const bool cpu = options.device == "cpu", alone = cpu && options.threads == 1;
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
-    const double start = os::thread_cpu_seconds();
+    const double start = alone ? os::thread_cpu_seconds() : monotonic_seconds();
     WEFT_TRY_STATUS(cluster->step(step));
-    const double took = os::thread_cpu_seconds() - start;
+    wait_for(options);
+    const double took = (alone ? os::thread_cpu_seconds() : monotonic_seconds()) - start;
     if (step < options.warmup) continue;
-    if (partition.stages == 1 && options.threads == 1) {
+    if (partition.stages == 1 && (alone || !cpu)) {
       seconds[0].push_back(took);
       continue;
     }

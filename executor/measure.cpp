@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "base/clock.h"
@@ -21,7 +22,9 @@ namespace {
 constexpr size_t kCopyBytes = size_t{64} << 20;
 constexpr int kCopyRuns = 5;
 constexpr int kLeastCases = 3;  // of a family, and of a class: as many as it has coefficients
-constexpr double kLatest = 7;   // of the time given: a busy machine has all classes by then
+constexpr int kShortChain = 4, kLongChain = 36;
+constexpr double kLeastShare = 0.2;  // of a case is its operators' time, whatever a pass takes
+constexpr double kLatest = 7;        // of the time given: a busy machine has all classes by then
 
 uint64_t tensor_bytes(const opdag::Graph& graph) {
   uint64_t bytes = 0;
@@ -85,8 +88,8 @@ Result<std::vector<MeasuredCase>> run_cases(job::Precision precision, const Meas
       }
       return {};
     }
-    cases.push_back(std::move(measured).value());
-    progress[i] = {false, budget_now(options) - start};
+    const MeasuredCase& one = cases.emplace_back(std::move(measured).value());
+    progress[i] = {false, budget_now(options) - start - one.loading_s};
     return {};
   };
   const double end = budget_now(options) + seconds, last = end + seconds;
@@ -131,7 +134,27 @@ Result<std::vector<MeasuredCase>> run_cases(job::Precision precision, const Meas
   return cases;
 }
 
-job::MeasuredCosts fit_cases(const std::vector<MeasuredCase>& cases) {
+Result<PassOverhead> pass_overhead(job::Precision precision, const MeasureOptions& options) {
+  std::array<MeasuredCase, 2> chains;
+  if (options.device == "cpu") return PassOverhead{};
+  for (size_t i = 0; i < 2; ++i) {
+    WEFT_TRY(const opdag::Graph graph, empty_chain(i == 0 ? kShortChain : kLongChain));
+    WEFT_TRY(chains[i], run_case("an empty chain", graph, job::OpClass::kElementwise, precision,
+                                 options, options.seconds));
+  }
+  if (!chains[0].captured || !chains[1].captured) return PassOverhead{};
+  const auto beside = [](double few, double many) {
+    const double each = std::max(many - few, 0.0) / (kLongChain - kShortChain);
+    return std::max(few - kShortChain * each, 0.0);
+  };
+  return PassOverhead{beside(chains[0].forward_s, chains[1].forward_s),
+                      beside(chains[0].backward_s, chains[1].backward_s)};
+}
+
+job::MeasuredCosts fit_cases(const std::vector<MeasuredCase>& cases, const PassOverhead& overhead) {
+  const auto without = [](const MeasuredCase& one, double seconds, double beside) {
+    return one.captured ? std::max(seconds - beside, kLeastShare * seconds) : seconds;
+  };
   std::map<job::OpClass, std::vector<const MeasuredCase*>> by_class;
   for (const MeasuredCase& one : cases) by_class[one.op_class].push_back(&one);
   job::MeasuredCosts result;
@@ -140,10 +163,10 @@ job::MeasuredCosts fit_cases(const std::vector<MeasuredCase>& cases) {
     std::vector<job::CostSample> forward, backward;
     for (const MeasuredCase* one : members) {
       const job::ClassWork total = one->work.total();
-      forward.push_back(
-          {total.operators, total.flops_forward, total.bytes_forward, one->forward_s});
-      backward.push_back(
-          {total.operators, total.flops_backward, total.bytes_backward, one->backward_s});
+      forward.push_back({total.operators, total.flops_forward, total.bytes_forward,
+                         without(*one, one->forward_s, overhead.forward_s)});
+      backward.push_back({total.operators, total.flops_backward, total.bytes_backward,
+                          without(*one, one->backward_s, overhead.backward_s)});
     }
     const auto at = static_cast<size_t>(op_class);
     const job::CostFit ahead = job::fit_costs(forward), back = job::fit_costs(backward);
@@ -164,12 +187,13 @@ Result<job::DeviceProfile> measure_device(const MeasureOptions& options) {
     WEFT_TRY(profile.memory_total_bytes, total_memory_bytes(options.device));
     WEFT_TRY(profile.memory_free_bytes, free_memory_bytes(options.device));
     measure_copies(device, profile);
+    WEFT_TRY(const PassOverhead overhead, pass_overhead(job::Precision::kFp32, options));
     const double half = (options.seconds - (budget_now(options) - start)) / 2;
     WEFT_TRY(const auto single, run_cases(job::Precision::kFp32, options, half));
-    profile.fp32 = fit_cases(single);
+    profile.fp32 = fit_cases(single, overhead);
     const double left = options.seconds - (budget_now(options) - start);
     WEFT_TRY(const auto mixed, run_cases(job::Precision::kBf16, options, std::max(left, half)));
-    profile.bf16 = fit_cases(mixed);
+    profile.bf16 = fit_cases(mixed, overhead);
     profile.seconds = budget_now(options) - start;
     return profile;
   } catch (const std::exception& error) {

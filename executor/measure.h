@@ -30,6 +30,13 @@ struct MeasuredCase {
   job::OpClass op_class = job::OpClass::kElementwise;
   job::Work work;
   double forward_s = 0, backward_s = 0;
+  double loading_s = 0;   // the first run on a card took longer: it loads kernels
+  bool captured = false;  // ran as device graphs
+};
+
+// What a pass takes beside its operators: to start it and to see its end.
+struct PassOverhead {
+  double forward_s = 0, backward_s = 0;
 };
 
 // The lower quartile of the runs of one graph; kCancelled where a warm-up alone took longer than
@@ -42,7 +49,13 @@ Result<MeasuredCase> run_case(const std::string& name, const opdag::Graph& graph
 Result<std::vector<MeasuredCase>> run_cases(job::Precision precision, const MeasureOptions& options,
                                             double seconds);
 
-job::MeasuredCosts fit_cases(const std::vector<MeasuredCase>& cases);
+// Of device graphs: out of a short and a long chain of operators on next to nothing. Zero on a CPU,
+// where a pass starts by its first operator.
+Result<PassOverhead> pass_overhead(job::Precision precision, const MeasureOptions& options);
+
+// overhead: of a case that was captured.
+job::MeasuredCosts fit_cases(const std::vector<MeasuredCase>& cases,
+                             const PassOverhead& overhead = {});
 
 // All of it. Errors: kInvalid for a device nobody knows, kUnavailable for one that is not there.
 Result<job::DeviceProfile> measure_device(const MeasureOptions& options);

@@ -248,4 +248,11 @@ std::vector<CaseFamily> measure_families() {
   return families;
 }
 
+Result<opdag::Graph> empty_chain(int operators) {
+  Chain c;
+  ValueId x = c.input(plane(0));
+  for (int i = 0; i < operators; ++i) x = c.unary("aten::relu", x);
+  return c.done(x);
+}
+
 }  // namespace weft::executor

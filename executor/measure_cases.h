@@ -22,4 +22,7 @@ struct CaseFamily {
 
 std::vector<CaseFamily> measure_families();
 
+// A chain of so many operators on next to nothing.
+Result<opdag::Graph> empty_chain(int operators);
+
 }  // namespace weft::executor

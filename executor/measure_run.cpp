@@ -36,7 +36,8 @@ class CaseRun {
     std::unique_ptr<CaseRun> run(new CaseRun(device, precision, threads));
     ProgramSpec spec;
     spec.device = device;
-    std::vector<bool> stable;
+    // Leaves stay where they are: what it takes to copy inputs is no operator's.
+    std::vector<bool> stable(graph.leaves.size(), true);
     for (size_t i = 0; i < graph.nodes.size(); ++i) spec.nodes.push_back(static_cast<int32_t>(i));
     spec.outputs = {graph.outputs.at(0).value};
     for (const opdag::Value& value : graph.values) {
@@ -46,7 +47,6 @@ class CaseRun {
       spec.inputs.push_back({leaf.value, opdag::kNone});
       const bool weight = leaf.kind == opdag::LeafKind::kParameter;
       spec.gradients.push_back(dtype_can_have_gradient(graph.value(leaf.value).meta.dtype));
-      stable.push_back(weight);
       run->uses_.emplace_back();
       run->is_weight_.push_back(weight);
       run->inputs_.emplace_back(run->fill(graph, leaf));
@@ -62,6 +62,8 @@ class CaseRun {
   struct Times {
     double forward_s = 0, backward_s = 0;
   };
+  bool captured() const { return captured_ != nullptr; }
+
   Result<Times> once() {
     const RunContext context{kSeed, step_++, 0, true};
     finish(device_);
@@ -162,13 +164,17 @@ Result<MeasuredCase> run_case(const std::string& name, const opdag::Graph& graph
   try {
     WEFT_TRY(const at::Device device, parse_device(options.device));
     WEFT_TRY(const auto run, CaseRun::make(graph, device, precision, options.threads));
-    MeasuredCase result{name, op_class, {}, 0, 0};
+    MeasuredCase result;
+    result.name = name;
+    result.op_class = op_class;
+    result.captured = run->captured();
     for (const job::Work& work : job::node_work(graph)) result.work.add(work);
     // A program is captured in its third run; before that, libraries choose their kernels.
     const int warm_ups = device.is_cpu() ? 1 : 4;
     const double start = budget_now(options);
     for (int i = 0; i < warm_ups; ++i) {
       WEFT_TRY_STATUS(run->once());
+      if (i == 0 && !device.is_cpu()) result.loading_s = budget_now(options) - start;
       if (budget_now(options) - start > patience_s) {
         return make_error(Code::kCancelled, fmt::format("{} takes too long here", name));
       }
@@ -182,6 +188,7 @@ Result<MeasuredCase> run_case(const std::string& name, const opdag::Graph& graph
     }
     result.forward_s = typical(forward);
     result.backward_s = typical(backward);
+    result.loading_s = std::max(result.loading_s - result.forward_s - result.backward_s, 0.0);
     return result;
   } catch (const std::exception& error) {
     return make_error(Code::kInternal, fmt::format("{}: {}", name, exception_text(error)));

@@ -4,12 +4,14 @@
 #   scripts/gpu_check.sh [build|tests|bench]...   all three by default
 #   scripts/gpu_check.sh opdb                     every allowed operator on the card against PyTorch's
 #                                                 there; after build; six minutes on 16 cores
+#   scripts/gpu_check.sh profile                  what the measured profile of the card predicts, and what
+#                                                 models take; after build; two minutes
 #   scripts/gpu_check.sh carry                    fills .gpu-carry/ with files of Debian packages, for
 #                                                 a machine that has a compiler, CMake, ninja, Boost,
 #                                                 OpenSSL, GoogleTest and PyTorch and can install
 #                                                 nothing; copy the tree there with that folder
 # WEFT_PYTHON names a Python with torch, transformers, torchvision, safetensors (else .venv, python3);
-# WEFT_BENCH_ARGS go to bench/executor.
+# WEFT_BENCH_ARGS go to bench/executor, WEFT_PROFILE_ARGS to bench/peer_profile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -58,7 +60,7 @@ configure_and_build() {
   cores=$(nproc)
   [ "$jobs" -gt "$cores" ] && jobs=$cores
   [ "$jobs" -lt 1 ] && jobs=1
-  ninja -C "$build" -j "$jobs" -k 0 weft-worker gpu_executor_test bench-executor
+  ninja -C "$build" -j "$jobs" -k 0 weft-worker gpu_executor_test bench-executor bench-profile
   "$build/bin/weft-worker" --version
 }
 
@@ -139,6 +141,11 @@ if [[ $parts == *" opdb "* ]]; then
   log=$results/gpu-$slug-opdb.txt
   run_opdb >"$log" 2>&1 || status=1
   grep -E '^torch |^shard|^\[  (FAILED|PASSED|SKIPPED)|: loss |: gradient|the cut' "$log" | tail -60
+fi
+if [[ $parts == *" profile "* ]]; then
+  # shellcheck disable=SC2086
+  "$python" bench/peer_profile --build "$build" --device cuda:0 --precision fp32 bf16 \
+    ${WEFT_PROFILE_ARGS:-} | tee "$results/gpu-$slug-profile.md" || status=1
 fi
 if [[ $parts == *" bench "* ]]; then
   # shellcheck disable=SC2086

@@ -82,7 +82,8 @@ TEST(Measure, NoDeviceIsInventedAndFitsUseTheirOwnDirection) {
   EXPECT_FALSE(measure_device(options).ok());
   std::vector<MeasuredCase> cases;
   for (const double scale : {1.0, 4.0, 16.0, 64.0}) {
-    MeasuredCase one{"linear", job::OpClass::kMatrix, {}, 0, 0};
+    MeasuredCase one;
+    one.op_class = job::OpClass::kMatrix;
     one.work.of(job::OpClass::kMatrix) = {1, 1e9 * scale, 2e9 * scale, 1e3, 1e3};
     one.forward_s = 0.01 * scale;
     one.backward_s = 0.06 * scale;
@@ -93,6 +94,26 @@ TEST(Measure, NoDeviceIsInventedAndFitsUseTheirOwnDirection) {
   EXPECT_NEAR(cost.forward.flop_s, 1e-11, 1e-13);
   EXPECT_NEAR(cost.backward.flop_s, 3e-11, 3e-13);
   EXPECT_EQ(fitted.errors[static_cast<size_t>(job::OpClass::kNorm)].samples, 0);
+}
+
+TEST(Measure, WhatAPassTakesBesideItsOperatorsIsNoOperators) {
+  std::vector<MeasuredCase> cases;
+  for (const double operators : {4.0, 16.0, 64.0}) {
+    for (const double bytes : {1e4, 1e6, 1e8}) {
+      MeasuredCase& one = cases.emplace_back();
+      one.captured = true;
+      one.work.of(job::OpClass::kElementwise) = {operators, 0, 0, bytes, bytes};
+      one.forward_s = 20e-6 + operators * 1e-6 + bytes * 1e-12;
+      one.backward_s = 30e-6 + operators * 2e-6 + bytes * 1e-12;
+    }
+  }
+  const auto common = static_cast<size_t>(job::OpClass::kElementwise);
+  const auto fitted = fit_cases(cases, {20e-6, 30e-6});
+  EXPECT_NEAR(fitted.costs[common].forward.op_s, 1e-6, 1e-9);
+  EXPECT_NEAR(fitted.costs[common].backward.op_s, 2e-6, 1e-9);
+  EXPECT_LT(fitted.errors[common].forward, 1e-6);
+  for (MeasuredCase& one : cases) one.captured = false;
+  EXPECT_GT(fit_cases(cases, {20e-6, 30e-6}).costs[common].forward.op_s, 1.2e-6);
 }
 
 }  // namespace
