@@ -22,7 +22,7 @@ class CommandFailed(AssertionError):
         self.result = result
 
 
-def wait_for(what, probe, timeout_s):
+def wait_for(what, probe, timeout_s, every_s=0.05):
     deadline = time.monotonic() + timeout_s
     while True:
         value = probe()
@@ -30,7 +30,7 @@ def wait_for(what, probe, timeout_s):
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} did not happen within {timeout_s} s")
-        time.sleep(0.05)
+        time.sleep(every_s)
 
 
 def children_of(pid):
@@ -198,7 +198,7 @@ class Cluster:
     def job(self, name):
         return self.weft_json("job", "get", name)
 
-    def wait_job(self, name, states, timeout_s=120):
+    def wait_job(self, name, states, timeout_s=120, every_s=0.05):
         def reached():
             job = self.job(name)
             if job["state"] in states:
@@ -206,7 +206,7 @@ class Cluster:
             final = {"finished", "failed", "cancelled"}
             assert job["state"] not in final, job
             return None
-        return wait_for(f"job {name} in {states}", reached, timeout_s)
+        return wait_for(f"job {name} in {states}", reached, timeout_s, every_s)
 
     def wait_step(self, name, step, timeout_s=120):
         def reached():

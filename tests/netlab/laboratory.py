@@ -9,6 +9,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 import harness  # noqa: E402
 
+ASK_EVERY_S = 2
+
 
 class Laboratory:
     def __init__(self, folder, cluster, where):
@@ -45,7 +47,8 @@ class Laboratory:
         self.cluster.weft("job", "submit", harness.gpt_job(self.folder, name, **options))
 
     def finished(self, name):
-        job = self.cluster.wait_job(name, {"finished"}, timeout_s=300)
+        # Asked seldom: each time starts a program, on the cores that are timed.
+        job = self.cluster.wait_job(name, {"finished"}, timeout_s=300, every_s=ASK_EVERY_S)
         steps = self.cluster.weft_json("job", "metrics", name)["steps"]
         return job, [step["seconds"] for step in steps[1:]]
 
