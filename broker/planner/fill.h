@@ -64,10 +64,9 @@ class Fill {
   std::vector<Choice> choice_;    // [(depth * n + position) * cuts + begin]
   std::vector<double> crossing_;  // [(from * n + to) * cuts + cut]: seconds, of those in open_
   // Cuts as bits. Few are in both, and only these are looked at.
-  std::vector<uint64_t> open_;  // [(from * n + to) * words]: fast enough for the bound
-  std::vector<uint64_t>
-      begins_;                // [position * words]: where the stages of the last depth may begin
-  std::vector<double> tail_;  // [end]: the best way on from a stage that ends there
+  std::vector<uint64_t> open_;    // [(from * n + to) * words]: fast enough for the bound
+  std::vector<uint64_t> begins_;  // [position * words]: where stages of the last depth may begin
+  std::vector<double> tail_;      // [end]: the best way on from a stage that ends there
   std::vector<int16_t> next_of_;  // [end]: the position that way goes on at
   LeastEnd least_;
 };
