@@ -97,12 +97,12 @@ class LatelyLeast {
 
 // What an answer waited for on its way back, behind what the other side sends: it says at what time
 // of the other side's clock it began. The two clocks have no common origin, and may drift apart by
-// some milliseconds a minute; the fastest answer of late is taken for one that did not wait. No
-// answer waits longer than kMostS on a link that lives: then that clock jumped, or stood still, or
-// lies, and nothing before says anything.
+// some milliseconds a minute; the fastest answer of late is taken for one that did not wait. One
+// that seems to have waited longer than kMostS is taken for a sign that the clock jumped, or stood
+// still, or lies: nothing before it counts, and it did not wait.
 class WayBack {
  public:
-  static constexpr double kMostS = 10;
+  static constexpr double kMostS = 1;
   // Seconds; at_us: of the other side's clock.
   double note(double now_s, int64_t at_us);
 

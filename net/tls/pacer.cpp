@@ -87,7 +87,10 @@ bool Pacer::carried(int64_t since_ms, int64_t now_ms, double rate) {
   // What was written before a gain says nothing about it.
   if (phase_ == Phase::kFirst || since_ms < burst_gain_ms_) return false;
   unjudged_ = 0;
-  slow_runs_ = rate < kSlower * rate_ ? slow_runs_ + 1 : 0;
+  // One that began behind a queue, or while one was drained, says little of the line.
+  const bool fair =
+      since_ms < queued_ms_ ? since_ms >= drained_before_ms_ : !queued() && since_ms >= drained_ms_;
+  if (fair) slow_runs_ = rate < kSlower * rate_ ? slow_runs_ + 1 : 0;
   if (slow_runs_ >= kSlowWindows) {
     measure_anew(now_ms);
     return true;
@@ -123,7 +126,13 @@ void Pacer::measure_anew(int64_t now_ms) {
 }
 
 void Pacer::enter(Phase phase, int64_t now_ms) {
+  const bool before = queued();
   phase_ = phase;
+  if (queued() && !before) {
+    queued_ms_ = now_ms;
+    drained_before_ms_ = drained_ms_;
+  }
+  if (!queued() && before) drained_ms_ = now_ms;
   phase_since_ms_ = now_ms;
   windows_ = 0;
 }

@@ -16,8 +16,9 @@
 //
 // Bursts that end before a window does are judged by what each brought from its first byte to its
 // last (RunMeter): now and then one goes a little faster than the rate, and what it brought more is
-// the rate from then on; clearly less, as often as windows may, and the link is measured anew.
-// Where bursts are too short for that, too, the rate is forgotten and nothing is paced.
+// the rate from then on; clearly less, as often as windows may, and the rate is forgotten, as it is
+// where bursts are too short even for that. Then nothing is paced until windows tell a rate: the
+// kernel alone does what it can.
 //
 // On long ways the kernel cannot be left alone: bbr takes a sender that hands over little at a time
 // for one without enough to say, never ends its start-up, and holds two round trips of queue.
@@ -68,6 +69,8 @@ class Pacer {
  private:
   enum class Phase { kFirst, kDrain, kCruise, kProbe };
   void enter(Phase phase, int64_t now_ms);
+  // A queue may stand, or is being drained.
+  bool queued() const { return phase_ == Phase::kFirst || phase_ == Phase::kDrain; }
   void measure_anew(int64_t now_ms);
   void begin_probe(int64_t now_ms);
   void drain(int64_t now_ms, double unseen_ms);
@@ -90,8 +93,11 @@ class Pacer {
   double burst_gain_ = 1;       // of bursts that end before a window does
   int64_t burst_gain_ms_ = 0;   // since when
   int slow_runs_ = 0;           // in a row
-  bool sending_ = false;        // in this window there was more to send at some time
-  int unjudged_ = 0;            // such windows since anything was measured
+  int64_t queued_ms_ = 0;       // when queued() began last
+  int64_t drained_ms_ = 0;      // and ended
+  int64_t drained_before_ms_ = 0;
+  bool sending_ = false;  // in this window there was more to send at some time
+  int unjudged_ = 0;      // such windows since anything was measured
   int64_t probe_every_ms_ = kMinProbeEveryMs;
   int probes_ = 0, due_windows_ = 0;  // windows in which a probe was due and not made
   double round_trip_ms_ = 0;          // the latest

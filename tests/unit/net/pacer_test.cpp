@@ -6,10 +6,14 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/rng.h"
+#include "net/frame/run_meter.h"
 
 namespace weft::net {
 namespace {
@@ -29,7 +33,29 @@ struct SimulatedLink {
   Pacer pacer;
   bool busy = true, urgent = false, silent = false;  // silent: between bursts
   bool pings = false;                                // in silences
+  // What is sent are messages of so many bytes, told as the data plane does; 0: nothing is told.
+  double message_bytes = 0;
+  double written = 0;
+  RunMeter meter;
+  std::deque<std::pair<double, MessageKey>> awaited;  // by what was written at their ends
 
+  void tell(double bytes) {
+    const double now_s = 1e-3 * static_cast<double>(now_ms);
+    const double ended = std::floor(written / message_bytes);
+    written += bytes;
+    std::optional<MessageKey> ends;
+    if (std::floor(written / message_bytes) > ended) {
+      ends = MessageKey{};
+      ends->step = static_cast<uint64_t>(now_ms);
+      awaited.emplace_back(written, *ends);
+    }
+    meter.writes(now_s, static_cast<uint64_t>(bytes), ends);
+    while (!awaited.empty() && awaited.front().first <= report.acknowledged) {
+      const auto run = meter.acknowledged(awaited.front().second, now_s, 1e-3 * round_trip_ms, 0);
+      if (run) pacer.carried(static_cast<int64_t>(1000 * run->since_s), now_ms, run->bytes_s);
+      awaited.pop_front();
+    }
+  }
   double queue_ms() const { return 1000 * queue / rate; }
   void run(int64_t ms) {
     if (carried == 0) pacer.update(now_ms, 0, round_trip_ms);  // what the handshake measured
@@ -37,7 +63,9 @@ struct SimulatedLink {
       const double pace =
           pacer.pacing_rate() == 0 ? 1e12 : static_cast<double>(pacer.pacing_rate());
       const double sent = silent ? 0 : busy ? pace / 1000 : rate / 4000;
+      const double queued = queue;
       queue = std::min(queue + sent, rate * queue_limit_ms / 1000);
+      if (message_bytes > 0) tell(queue - queued);
       const double now = std::min(queue, rate / 1000);
       queue -= now;
       carried += now;
@@ -315,6 +343,25 @@ TEST(Pacer, ALongMessageBehindShortOnesBuildsNoQueue) {
   }
   EXPECT_LT(queued_ms, 30);
   EXPECT_LT(link.queue_ms(), 150);
+}
+
+// The pieces of a stream are runs, too; those that went behind a queue or while one is drained say
+// nothing of the line.
+RC_GTEST_PROP(Pacer, AStreamOfMessagesStaysPacedBehindADeepBuffer, ()) {
+  SimulatedLink link;
+  link.rate = *rc::gen::inRange(300, 5000) * 1000.0;
+  link.round_trip_ms = *rc::gen::inRange(5, 200);
+  link.queue_limit_ms = *rc::gen::inRange(100, 1500);
+  link.message_bytes = *rc::gen::inRange(50, 1000) * 1000.0;
+  link.run(10000);
+  double queued_ms = 0;
+  for (int i = 0; i < 400; ++i) {
+    link.run(50);
+    queued_ms += link.queue_ms() / 400;
+    RC_ASSERT(link.pacer.pacing_rate() != 0u);
+  }
+  const double own_ms = 1000 * static_cast<double>(link.pacer.write_bytes()) / link.rate;
+  RC_ASSERT(queued_ms < 8 + 0.05 * link.round_trip_ms + own_ms);
 }
 
 TEST(Pacer, APauseWithPingsForgetsNothing) {

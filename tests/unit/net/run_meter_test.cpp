@@ -209,8 +209,8 @@ RC_GTEST_PROP(WayBack, TellsWhatAnAnswerWaitedFor, ()) {
 // Whatever one answer says, those after it are not taken for hours late, nor believed early.
 RC_GTEST_PROP(WayBack, AClockThatJumpsSpoilsNothingForLong, ()) {
   WayBack back;
-  const auto lie =
-      *rc::gen::element<int64_t>(INT64_MIN, INT64_MAX, 0, 20'000'000, 1'000'000'000'000);
+  const auto lie = *rc::gen::element<int64_t>(INT64_MIN, INT64_MAX, 0, 20'000'000, 52'000'000,
+                                              58'000'000, 1'000'000'000'000);
   double now_s = 50;
   const auto honest = [&](double waited_s) {
     now_s += 1;
@@ -218,6 +218,20 @@ RC_GTEST_PROP(WayBack, AClockThatJumpsSpoilsNothingForLong, ()) {
   };
   for (int i = 0; i < 5; ++i) honest(0.02);
   RC_ASSERT(back.note(now_s, lie) <= WayBack::kMostS);
+  RC_ASSERT(honest(0.02) < 1e-3);
+  RC_ASSERT(std::abs(honest(0.32) - 0.3) < 1e-3);
+}
+
+RC_GTEST_PROP(WayBack, AClockThatStoodStillSpoilsNothing, ()) {
+  WayBack back;
+  const double still_s = *rc::gen::inRange(15, 100000) / 10.0;
+  double now_s = 50, lost_s = 0;
+  const auto honest = [&](double waited_s) {
+    now_s += 1;
+    return back.note(now_s + waited_s, static_cast<int64_t>(1e6 * (now_s - lost_s)));
+  };
+  for (int i = 0; i < 5; ++i) honest(0.02);
+  lost_s = still_s;
   RC_ASSERT(honest(0.02) < 1e-3);
   RC_ASSERT(std::abs(honest(0.32) - 0.3) < 1e-3);
 }
