@@ -293,10 +293,11 @@ def rank_main(setting, program, tokens, rank, run, pipe):
     try:
         pipe.send(Rank(setting, program, tokens, rank, run).train())
     except Exception as error:
-        while error.__cause__ is not None:  # pipelining says of each that a stage failed
-            error = error.__cause__
+        while error.__cause__ is not None and error.__cause__.__traceback__ is not None:
+            error = error.__cause__  # pipelining says of each only that a stage failed
         last = traceback.extract_tb(error.__traceback__)[-1]
-        pipe.send({"error": f"rank {rank}: {type(error).__name__}: {str(error).strip().splitlines()[0][:300]} "
+        text = (str(error).strip().splitlines() or [last.line])[0]
+        pipe.send({"error": f"rank {rank}: {type(error).__name__}: {text[:300]} "
                             f"({os.path.basename(last.filename)}:{last.lineno})"})
     os._exit(0)  # gloo's threads are not waited for
 

@@ -140,7 +140,7 @@ Result<PassOverhead> pass_overhead(job::Precision precision, const MeasureOption
   for (size_t i = 0; i < 2; ++i) {
     WEFT_TRY(const opdag::Graph graph, empty_chain(i == 0 ? kShortChain : kLongChain));
     WEFT_TRY(chains[i], run_case("an empty chain", graph, job::OpClass::kElementwise, precision,
-                                 options, options.seconds));
+                                 options, options.seconds / 4));
   }
   if (!chains[0].captured || !chains[1].captured) return PassOverhead{};
   const auto beside = [](double few, double many) {
@@ -194,10 +194,11 @@ Result<job::DeviceProfile> measure_device(const MeasureOptions& options) {
       log_warning("what a pass takes beside its operators counts as theirs: {}",
                   found.error().text());
     }
-    const double half = (options.seconds - (budget_now(options) - start)) / 2;
+    // What a card takes to wake up is not its operators' time to be measured.
+    const double begin = budget_now(options), half = options.seconds / 2;
     WEFT_TRY(const auto single, run_cases(job::Precision::kFp32, options, half));
     profile.fp32 = fit_cases(single, overhead);
-    const double left = options.seconds - (budget_now(options) - start);
+    const double left = options.seconds - (budget_now(options) - begin);
     WEFT_TRY(const auto mixed, run_cases(job::Precision::kBf16, options, std::max(left, half)));
     profile.bf16 = fit_cases(mixed, overhead);
     profile.seconds = budget_now(options) - start;

@@ -62,7 +62,7 @@ class CaseRun {
   struct Times {
     double forward_s = 0, backward_s = 0;
   };
-  bool captured() const { return captured_ != nullptr; }
+  bool captured() const { return captured_ && captured_->captures(); }
 
   Result<Times> once() {
     const RunContext context{kSeed, step_++, 0, true};
@@ -167,7 +167,6 @@ Result<MeasuredCase> run_case(const std::string& name, const opdag::Graph& graph
     MeasuredCase result;
     result.name = name;
     result.op_class = op_class;
-    result.captured = run->captured();
     for (const job::Work& work : job::node_work(graph)) result.work.add(work);
     // A program is captured in its third run; before that, libraries choose their kernels.
     const int warm_ups = device.is_cpu() ? 1 : 4;
@@ -186,6 +185,7 @@ Result<MeasuredCase> run_case(const std::string& name, const opdag::Graph& graph
       forward.push_back(times.forward_s);
       backward.push_back(times.backward_s);
     }
+    result.captured = run->captured();
     result.forward_s = typical(forward);
     result.backward_s = typical(backward);
     result.loading_s = std::max(result.loading_s - result.forward_s - result.backward_s, 0.0);

@@ -31,6 +31,8 @@ class CapturedProgram {
   Result<Program::Values> run(std::vector<at::IValue> inputs, const RunContext& context);
 
   size_t passes() const { return passes_.size(); }
+  // Runs are device graphs by now, and none had to be given up.
+  bool captures() const { return usable_ && !passes_.empty(); }
 
  private:
   struct Pass;
