@@ -1,6 +1,5 @@
 // bench-executor: training steps of a model as one stage of weft, timed. bench/executor starts it
 // and compares with PyTorch. Prints one line of JSON.
-#include <ATen/DeviceAccelerator.h>
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -13,6 +12,7 @@
 #include "executor/check_inputs.h"
 #include "executor/device_memory.h"
 #include "executor/local_cluster.h"
+#include "executor/measure_run.h"
 #include "opdag/derive.h"
 #include "opdag/import.h"
 
@@ -54,12 +54,6 @@ Result<Options> parse(int argc, char** argv) {
   return options;
 }
 
-// Kernels run on after a step returns.
-void synchronize(const std::string& device) {
-  const at::Device parsed(device);
-  if (!parsed.is_cpu()) at::accelerator::synchronizeDevice(parsed.has_index() ? parsed.index() : 0);
-}
-
 Status run(const Options& options) {
   os::keep_freed_memory();  // as the worker does
   use_expandable_segments();
@@ -87,11 +81,12 @@ Status run(const Options& options) {
   WEFT_TRY(auto cluster, LocalCluster::make(graph, {}, cluster_options, weights, feed));
   nlohmann::json seconds = nlohmann::json::array(), host_seconds = nlohmann::json::array();
   double loss = 0;
+  const at::Device device(options.device);
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
-    synchronize(options.device);
+    finish(device);
     const double start = monotonic_seconds();
     WEFT_TRY(const StepResult result, cluster->step(step));
-    synchronize(options.device);
+    finish(device);
     if (step >= options.warmup) {
       seconds.push_back(monotonic_seconds() - start);
       host_seconds.push_back(result.busy_s);

@@ -18,14 +18,12 @@
 #include "base/statistics.h"
 #include "executor/check_inputs.h"
 #include "executor/local_cluster.h"
+#include "executor/measure_run.h"
 #include "executor/worker.h"
 #include "job/device_profile.h"
 #include "job/json_read.h"
 #include "opdag/derive.h"
 #include "opdag/import.h"
-
-// After the others: waiting for whatever accelerator there is.
-#include <ATen/DeviceAccelerator.h>
 
 namespace weft::executor {
 namespace {
@@ -69,11 +67,6 @@ Result<Options> parse(int argc, char** argv) {
   return options;
 }
 
-void wait_for(const Options& options) {
-  if (options.device != "cpu")
-    at::accelerator::synchronizeDevice(at::Device(options.device).index());
-}
-
 // Seconds of each stage's actions in a step without the optimizer: the median of the steps. One
 // stage on one thread of a CPU is told in seconds of the processor.
 Result<std::vector<double>> measure(const opdag::Graph& graph, const opdag::Partition& partition,
@@ -89,14 +82,15 @@ Result<std::vector<double>> measure(const opdag::Graph& graph, const opdag::Part
   const opdag::Graph none;
   WEFT_TRY(auto cluster, LocalCluster::make(graph, none, cluster_options, weights, feed));
   std::vector<std::vector<double>> seconds(static_cast<size_t>(partition.stages));
-  const bool cpu = options.device == "cpu", alone = cpu && options.threads == 1;
+  const at::Device device(options.device);
+  const bool alone = device.is_cpu() && options.threads == 1;
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
     const double start = alone ? os::thread_cpu_seconds() : monotonic_seconds();
     WEFT_TRY_STATUS(cluster->step(step));
-    wait_for(options);
+    finish(device);
     const double took = (alone ? os::thread_cpu_seconds() : monotonic_seconds()) - start;
     if (step < options.warmup) continue;
-    if (partition.stages == 1 && (alone || !cpu)) {
+    if (partition.stages == 1 && (alone || !device.is_cpu())) {
       seconds[0].push_back(took);
       continue;
     }

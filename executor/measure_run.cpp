@@ -155,7 +155,7 @@ double budget_now(const MeasureOptions& options) {
 }
 
 void finish(at::Device device) {
-  if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
+  if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.has_index() ? device.index() : 0);
 }
 
 Result<MeasuredCase> run_case(const std::string& name, const opdag::Graph& graph,

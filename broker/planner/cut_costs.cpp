@@ -6,12 +6,11 @@
 #include <map>
 #include <numeric>
 
+#include "broker/planner/cut_bits.h"
 #include "broker/planner/cut_codecs.h"
 
 namespace weft::broker {
 namespace {
-
-constexpr size_t kWordBits = 64;
 
 // No stage is done sooner than if the fastest peers there may be shared all work evenly.
 double least_slowest_stage(const Problem& problem) {
@@ -137,7 +136,7 @@ void CutCosts::fill(Kind& kind, int32_t from, int32_t to, double slowest_s) cons
 }
 
 void CutCosts::sort(Kind& kind) const {
-  const size_t cuts = kind.there_bytes.size(), words = (cuts + kWordBits - 1) / kWordBits;
+  const size_t cuts = kind.there_bytes.size(), words = words_for(cuts);
   std::vector<int32_t> inner(cuts > 2 ? cuts - 2 : 0);
   std::iota(inner.begin(), inner.end(), 1);
   std::stable_sort(inner.begin(), inner.end(), [&](int32_t a, int32_t b) {
@@ -148,8 +147,7 @@ void CutCosts::sort(Kind& kind) const {
     const uint64_t* before = &kind.lightest[count * words];
     uint64_t* after = &kind.lightest[(count + 1) * words];
     std::copy(before, before + words, after);
-    const auto cut = static_cast<size_t>(inner[count]);
-    after[cut / kWordBits] |= uint64_t{1} << (cut % kWordBits);
+    set_cut(after, inner[count]);
     kind.sorted_s.push_back(seconds(kind, kind.rate, inner[count]));
   }
 }

@@ -4,15 +4,12 @@
 #include <bit>
 #include <limits>
 
+#include "broker/planner/cut_bits.h"
+
 namespace weft::broker {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr size_t kWordBits = 64;
-
-void set(uint64_t* words, size_t bit) {
-  words[bit / kWordBits] |= uint64_t{1} << (bit % kWordBits);
-}
 
 }  // namespace
 
@@ -29,7 +26,7 @@ Fill::Fill(const Problem& problem, const std::vector<int32_t>& order, const Reac
       reach_(reach),
       n_(order.size()),
       cuts_(static_cast<size_t>(problem.chain.units) + 1),
-      words_((cuts_ + kWordBits - 1) / kWordBits) {}
+      words_(words_for(cuts_)) {}
 
 std::optional<Layout> Fill::best(const Bounds& bounds, int32_t stages) {
   const int32_t depths = stages > 0 ? stages : reach_.depths();
@@ -85,7 +82,7 @@ void Fill::find_crossings(double link_s) {
         const double latency = problem_.chain.answered(cut) ? both_ways : one_way;
         row[at] =
             latency + there * kind.there_bytes[at] + back * kind.back_bytes[at] + kind.codec_s[at];
-        set(open, at);
+        set_cut(open, cut);
       }
     }
   }
@@ -95,8 +92,10 @@ void Fill::find_crossings(double link_s) {
 void Fill::find_begins(const std::vector<double>& rest) {
   begins_.assign(n_ * words_, 0);
   for (size_t i = 0; i < n_; ++i) {
-    for (size_t cut = 1; cut + 1 < cuts_; ++cut) {
-      if (rest[i * cuts_ + cut] < kInfinity) set(&begins_[i * words_], cut);
+    for (int32_t cut = 1; cut < problem_.chain.units; ++cut) {
+      if (rest[i * cuts_ + static_cast<size_t>(cut)] < kInfinity) {
+        set_cut(&begins_[i * words_], cut);
+      }
     }
   }
 }

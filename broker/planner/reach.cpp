@@ -2,18 +2,10 @@
 
 #include <algorithm>
 
+#include "broker/planner/cut_bits.h"
+
 namespace weft::broker {
 namespace {
-
-constexpr size_t kWordBits = 64;
-
-void set(uint64_t* words, int32_t bit) {
-  words[static_cast<size_t>(bit) / kWordBits] |= uint64_t{1} << (bit % 64);
-}
-
-bool get(const uint64_t* words, int32_t bit) {
-  return (words[static_cast<size_t>(bit) / kWordBits] >> (bit % 64) & 1) != 0;
-}
 
 // By begin, the latest end that fits; what fits up to an end fits up to any earlier one.
 template <typename Fits>
@@ -36,7 +28,7 @@ Reach::Reach(const Problem& problem, const CutCosts& costs, const std::vector<in
       order_(order),
       n_(order.size()),
       cuts_(static_cast<size_t>(problem.chain.units) + 1),
-      words_((cuts_ + kWordBits - 1) / kWordBits),
+      words_(words_for(cuts_)),
       depths_(depths) {
   coefficient_.assign(n_ * n_, 0.0);
   for (size_t a = 0; a < n_; ++a) {
@@ -138,7 +130,7 @@ bool Reach::find_ends(int32_t depth, size_t position) {
   uint64_t* ends = ends_.data();
   std::fill(ends, ends + words_, 0);
   if (depth == 0) {
-    set(ends, problem_.chain.units);
+    set_cut(ends, problem_.chain.units);
     return true;
   }
   constexpr size_t kLookEvery = 8;
@@ -166,8 +158,8 @@ void Reach::find_begins(int32_t depth, size_t position) {
   const int32_t units = problem_.chain.units;
   int32_t nearest = units + 1;
   for (int32_t begin = units - 1; begin >= 0; --begin) {
-    if (get(ends_.data(), begin + 1)) nearest = begin + 1;
-    if (nearest <= latest(depth, position, begin)) set(mine, begin);
+    if (has_cut(ends_.data(), begin + 1)) nearest = begin + 1;
+    if (nearest <= latest(depth, position, begin)) set_cut(mine, begin);
   }
 }
 
@@ -194,7 +186,7 @@ bool Reach::feasible(const Bounds& bounds, int32_t stages) {
     bool whole = false;
     for (size_t i = 0; i < n_; ++i) {
       find_begins(depth, i);
-      whole = whole || get(begins(depth, i), 0);
+      whole = whole || has_cut(begins(depth, i), 0);
     }
     if (whole && (stages == 0 || depth == last)) return true;
     gather(depth);
@@ -214,7 +206,7 @@ Layout Reach::trace(int32_t stages) const {
   size_t position = 0;
   const auto start = [&] {
     for (position = 0; position < n_; ++position) {
-      if (get(begins(depth, position), 0)) return true;
+      if (has_cut(begins(depth, position), 0)) return true;
     }
     return false;
   };
@@ -232,7 +224,7 @@ Layout Reach::trace(int32_t stages) const {
       const uint64_t* theirs = begins(depth - 1, next);
       const uint64_t* allowed = allowed_cuts(position, next);
       for (int32_t end = reach; end > longest; --end) {
-        if (!get(theirs, end) || !get(allowed, end)) continue;
+        if (!has_cut(theirs, end) || !has_cut(allowed, end)) continue;
         longest = end;
         follower = next;
       }

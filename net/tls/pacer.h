@@ -85,19 +85,19 @@ class Pacer {
 
   Phase phase_ = Phase::kFirst;
   double rate_ = 0, last_ = 0, probe_gain_ = 1, cruise_gain_ = 1;
-  double best_ = 0;             // of a window; nearer to the rate with each probe that fails
-  double usual_ = 0;            // rate of recent windows while cruising
-  double queue_before_ms_ = 0;  // at the end of the window before
-  int drains_ = 0;              // in a row
-  bool drained_ = false;        // in the window before
-  double burst_gain_ = 1;       // of bursts that end before a window does
-  int64_t burst_gain_ms_ = 0;   // since when
-  int slow_runs_ = 0;           // in a row
-  int64_t queued_ms_ = 0;       // when queued() began last
-  int64_t drained_ms_ = 0;      // and ended
-  int64_t drained_before_ms_ = 0;
-  bool sending_ = false;  // in this window there was more to send at some time
-  int unjudged_ = 0;      // such windows since anything was measured
+  double best_ = 0;                // of a window; nearer to the rate with each probe that fails
+  double usual_ = 0;               // rate of recent windows while cruising
+  double queue_before_ms_ = 0;     // at the end of the window before
+  int drains_ = 0;                 // in a row
+  bool drained_ = false;           // in the window before
+  double burst_gain_ = 1;          // of bursts that end before a window does
+  int64_t burst_gain_ms_ = 0;      // since when
+  int slow_runs_ = 0;              // in a row
+  int64_t queued_ms_ = 0;          // when queued() began last
+  int64_t drained_ms_ = 0;         // and ended
+  int64_t drained_before_ms_ = 0;  // the time before
+  bool sending_ = false;           // in this window there was more to send at some time
+  int unjudged_ = 0;               // such windows since anything was measured
   int64_t probe_every_ms_ = kMinProbeEveryMs;
   int probes_ = 0, due_windows_ = 0;  // windows in which a probe was due and not made
   double round_trip_ms_ = 0;          // the latest

@@ -9,8 +9,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 import harness  # noqa: E402
 
-ASK_EVERY_S = 2
-
 
 class Laboratory:
     def __init__(self, folder, cluster, where):
@@ -48,7 +46,7 @@ class Laboratory:
 
     def finished(self, name):
         # Asked seldom: each time starts a program, on the cores that are timed.
-        job = self.cluster.wait_job(name, {"finished"}, timeout_s=300, every_s=ASK_EVERY_S)
+        job = self.cluster.wait_job(name, {"finished"}, timeout_s=300, every_s=2)
         steps = self.cluster.weft_json("job", "metrics", name)["steps"]
         return job, [step["seconds"] for step in steps[1:]]
 
