@@ -67,10 +67,15 @@ Result<Options> parse(int argc, char** argv) {
   return options;
 }
 
-// Seconds of each stage's actions in a step without the optimizer: the median of the steps. One
-// stage on one thread of a CPU is told in seconds of the processor.
-Result<std::vector<double>> measure(const opdag::Graph& graph, const opdag::Partition& partition,
-                                    const WeightSource& weights, const Options& options) {
+struct Measured {
+  std::vector<double> seconds;  // of each stage's actions
+  double told_s = 0;            // what workers would tell the broker of all stages; 0: nothing
+};
+
+// Of a step without the optimizer, medians of the steps. One stage on one thread of a CPU is timed
+// in seconds of the processor.
+Result<Measured> measure(const opdag::Graph& graph, const opdag::Partition& partition,
+                         const WeightSource& weights, const Options& options) {
   WEFT_TRY(auto inputs, random_inputs(graph, 1));
   FixedFeed feed(std::move(inputs));
   ClusterOptions cluster_options;
@@ -82,14 +87,16 @@ Result<std::vector<double>> measure(const opdag::Graph& graph, const opdag::Part
   const opdag::Graph none;
   WEFT_TRY(auto cluster, LocalCluster::make(graph, none, cluster_options, weights, feed));
   std::vector<std::vector<double>> seconds(static_cast<size_t>(partition.stages));
+  std::vector<double> told;
   const at::Device device(options.device);
   const bool alone = device.is_cpu() && options.threads == 1;
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
     const double start = alone ? os::thread_cpu_seconds() : monotonic_seconds();
-    WEFT_TRY_STATUS(cluster->step(step));
+    WEFT_TRY(const StepResult result, cluster->step(step));
     finish(device);
     const double took = (alone ? os::thread_cpu_seconds() : monotonic_seconds()) - start;
     if (step < options.warmup) continue;
+    if (result.compute_s > 0) told.push_back(result.compute_s);
     if (partition.stages == 1 && (alone || !device.is_cpu())) {
       seconds[0].push_back(took);
       continue;
@@ -98,8 +105,9 @@ Result<std::vector<double>> measure(const opdag::Graph& graph, const opdag::Part
       seconds[static_cast<size_t>(s)].push_back(cluster->busy_s(s));
     }
   }
-  std::vector<double> medians;
-  for (auto& all : seconds) medians.push_back(median(std::move(all)));
+  Measured medians;
+  for (auto& all : seconds) medians.seconds.push_back(median(std::move(all)));
+  if (!told.empty()) medians.told_s = median(std::move(told));
   return medians;
 }
 
@@ -121,13 +129,13 @@ Status run(const Options& options) {
     WEFT_TRY(partition, opdag::random_partition(graph, options.stages, rng));
   }
   WEFT_TRY(const auto measured, measure(graph, partition, weights, options));
-  std::vector<job::Work> work(measured.size());
+  std::vector<job::Work> work(measured.seconds.size());
   const std::vector<job::Work> nodes = job::node_work(graph);
   for (size_t i = 0; i < nodes.size(); ++i) {
     work[static_cast<size_t>(partition.stage_of[i])].add(nodes[i]);
   }
   nlohmann::json stages = nlohmann::json::array();
-  for (size_t s = 0; s < measured.size(); ++s) {
+  for (size_t s = 0; s < work.size(); ++s) {
     const job::PassSeconds predicted = job::seconds_of(work[s], profile, options.precision);
     nlohmann::json classes = nlohmann::json::object();
     for (size_t c = 0; c < job::kOpClasses; ++c) {
@@ -142,10 +150,11 @@ Status run(const Options& options) {
     stages.push_back({{"flops", total.flops_forward + total.flops_backward},
                       {"forward_s", predicted.forward},
                       {"backward_s", predicted.backward},
-                      {"measured_s", measured[s]},
+                      {"measured_s", measured.seconds[s]},
                       {"classes", std::move(classes)}});
   }
-  fmt::print("{}\n", nlohmann::json{{"stages", std::move(stages)}}.dump());
+  fmt::print("{}\n",
+             nlohmann::json{{"stages", std::move(stages)}, {"told_s", measured.told_s}}.dump());
   return {};
 }
 

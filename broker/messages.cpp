@@ -155,8 +155,7 @@ std::optional<Event> event_of(const std::string& peer, const proto::WorkerReport
   result.step = event.step;
   result.loss = finite(event.loss);
   result.seconds = std::isfinite(event.seconds) ? event.seconds : 0;
-  const double busy = std::isfinite(event.busy) ? std::clamp(event.busy, 0.0, 1.0) : 0;
-  result.compute_s = result.seconds * busy;
+  result.compute_s = std::isfinite(event.compute_s) ? std::max(event.compute_s, 0.0) : 0;
   return result;
 }
 

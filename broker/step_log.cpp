@@ -41,9 +41,10 @@ void StepLog::add_step(int32_t stage, const job::WorkerEvent& event) {
   keep_max(row.json["seconds"], event.seconds);
   keep_max(row.json["tokens"], event.tokens);
   keep_max(row.json["samples"], event.samples);
-  row.stages[stage] = {{"stage", stage},
-                       {"busy", number(event.busy)},
-                       {"peak_memory_bytes", event.peak_memory_bytes}};
+  const bool timed = event.seconds > 0 && event.compute_s > 0;
+  const double busy = timed ? std::min(event.compute_s / event.seconds, 1.0) : std::nan("");
+  row.stages[stage] = {
+      {"stage", stage}, {"busy", number(busy)}, {"peak_memory_bytes", event.peak_memory_bytes}};
   for (const auto& [edge, bytes] : event.edge_bytes) {
     nlohmann::json& sum = row.json["edges"][std::to_string(edge)];
     sum = (sum.is_number() ? sum.get<int64_t>() : 0) + bytes;

@@ -72,6 +72,7 @@ Result<StepResult> LocalCluster::run() {
     merged.skipped_steps = std::max(merged.skipped_steps, result.skipped_steps);
     merged.accuracy = std::max(merged.accuracy, result.accuracy);
     merged.busy_s += result.busy_s;
+    merged.compute_s += result.compute_s;
   }
   return merged;
 }

@@ -23,6 +23,7 @@
 #include "executor/program.h"
 #include "executor/stage_runtime.h"
 #include "executor/step_report.h"
+#include "executor/step_timer.h"
 #include "executor/waiting_program.h"
 #include "opdag/cut_eval.h"
 
@@ -164,6 +165,7 @@ class RuntimeImpl final : public StageRuntime {
 
   // runtime_pass.cpp
   Result<Progress> run_action(const job::Action& action);
+  void end_timing();
   Result<Progress> receive_activation(const job::Action& action);
   Result<Progress> receive_gradient(const job::Action& action);
   Result<Progress> forward(int32_t micro_batch);
@@ -221,6 +223,7 @@ class RuntimeImpl final : public StageRuntime {
                                              std::vector<at::IValue> inputs,
                                              const RunContext& context);
   const StageProgram& active() const { return evaluating_ ? eval_ : train_; }
+  size_t preparations() const { return train_.captured ? train_.captured->preparations() : 0; }
 
   opdag::Graph graph_, eval_graph_;
   RuntimeOptions options_;
@@ -228,6 +231,8 @@ class RuntimeImpl final : public StageRuntime {
   net::Endpoint& endpoint_;
   Feed& feed_;
   std::unique_ptr<Transfer> transfer_;
+  StepTimer timer_;
+  size_t prepared_ = 0;             // passes of the captured program, before the step
   std::deque<PendingSend> outbox_;  // in the order of the copies
 
   std::vector<Parameter> parameters_;

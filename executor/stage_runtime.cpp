@@ -46,7 +46,8 @@ RuntimeImpl::RuntimeImpl(opdag::Graph graph, opdag::Graph eval_graph, const Runt
       device_(device),
       endpoint_(endpoint),
       feed_(feed),
-      transfer_(options.transfer(device)) {
+      transfer_(options.transfer(device)),
+      timer_(options.moments(device)) {
   if (options.train.precision == job::Precision::kFp16) scaler_.emplace(options.train.loss_scale);
 }
 
@@ -71,6 +72,8 @@ Status RuntimeImpl::begin_step(int64_t step) {
   verdict_ = {};
   result_ = {};
   result_.loss = std::numeric_limits<double>::quiet_NaN();
+  timer_.begin_step();
+  prepared_ = preparations();
   return {};
 }
 
@@ -108,17 +111,27 @@ Result<Progress> RuntimeImpl::advance() {
   if (next_action_ >= actions_.size()) return rest(Progress::kDone);
   const auto start = std::chrono::steady_clock::now();
   try {
+    if (!evaluating_) timer_.begin_action();
     WEFT_TRY(const Progress progress, run_action(actions_[next_action_]));
     if (progress == Progress::kWaiting) return rest(progress);
     if (progress == Progress::kCopying) return progress;
+    if (!evaluating_) timer_.end_action();
     result_.busy_s +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (progress == Progress::kDone) ++next_action_;
-    return next_action_ == actions_.size() ? rest(Progress::kDone) : Progress::kRan;
+    if (next_action_ < actions_.size()) return Progress::kRan;
+    if (!evaluating_) end_timing();
+    return rest(Progress::kDone);
   } catch (const std::exception& error) {
     return make_error(Code::kInternal,
                       fmt::format("stage {}: {}", options_.stage, exception_text(error)));
   }
+}
+
+// A pass that is captured takes many times what it will.
+void RuntimeImpl::end_timing() {
+  if (preparations() == prepared_) timer_.end_step();
+  result_.compute_s = timer_.take_seconds();
 }
 
 Result<Progress> RuntimeImpl::run_action(const job::Action& action) {

@@ -24,6 +24,7 @@
 #include "executor/aten.h"
 #include "executor/feed.h"
 #include "executor/program.h"
+#include "executor/step_timer.h"
 #include "executor/transfer.h"
 #include "job/plan.h"
 #include "job/schedule.h"
@@ -54,6 +55,7 @@ struct RuntimeOptions {
   bool keep_outputs = false;    // model check: graph outputs of evaluations stay readable
   // Copies between device and host; tests put others in its place.
   std::function<std::unique_ptr<Transfer>(at::Device)> transfer = Transfer::make;
+  std::function<Moment::Make(at::Device)> moments = Moment::of;  // the device's time, as well
 };
 
 // kWaiting: for a message. kCopying: for copies between device and host that this stage began, and
@@ -69,6 +71,9 @@ struct StepResult {
   int64_t skipped_steps = 0;  // of the job so far, fp16
   double accuracy = -1;       // evaluation with integer targets, loss stage only
   double busy_s = 0;          // time the compute thread spent in actions
+  // Time the device spent in the actions of a training step: of this one, or of the last before it
+  // that a card is done with. 0: no other than was told before, or passes were captured in it.
+  double compute_s = 0;
 };
 
 class StageRuntime {

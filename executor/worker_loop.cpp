@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <limits>
 
@@ -66,7 +65,7 @@ void TrainingLoop::report_step(double seconds) {
              done_, result.loss_scale, result.skipped_steps);
   }
   event.seconds = seconds;
-  event.busy = seconds > 0 ? std::clamp(result.busy_s / seconds, 0.0, 1.0) : 0;
+  event.compute_s = result.compute_s;
   event.samples = options_.spec.spec.train.batch;
   event.tokens = event.samples * options_.batch.sequence;
   event.peak_memory_bytes = peak_memory_bytes(options_.spec.device);

@@ -221,7 +221,7 @@ json event_to_json(const WorkerEvent& event) {
           {"loss_scale", number_to_json(event.loss_scale)},
           {"skipped_steps", event.skipped_steps},
           {"seconds", number_to_json(event.seconds)},
-          {"busy", number_to_json(event.busy)},
+          {"compute_s", number_to_json(event.compute_s)},
           {"samples", event.samples},
           {"tokens", event.tokens},
           {"peak_memory_bytes", event.peak_memory_bytes},
@@ -256,7 +256,7 @@ Result<WorkerEvent> event_from_json(const json& value) {
   reader.number("loss_scale", event.loss_scale);
   reader.integer("skipped_steps", event.skipped_steps, 0);
   reader.number("seconds", event.seconds);
-  reader.number("busy", event.busy);
+  reader.number("compute_s", event.compute_s);
   reader.integer("samples", event.samples, 0);
   reader.integer("tokens", event.tokens, 0);
   reader.integer("peak_memory_bytes", event.peak_memory_bytes, 0);

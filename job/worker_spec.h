@@ -75,7 +75,7 @@ enum class WorkerEventKind {
   kListening,   // port
   kReady,       // links up, weights loaded
   kAlive,       // once a second, from the I/O thread: seconds since the compute thread last moved
-  kStep,        // step done: loss (loss stage), tokens, busy share, bytes per edge, rates of links
+  kStep,        // step done: loss (loss stage), tokens, compute, bytes per edge, rates of links
   kEval,        // evaluation done (loss stage): step, loss
   kCheckpoint,  // a shard is written: step, path
   kFinished,    // all steps done, final shard reported
@@ -99,7 +99,9 @@ struct WorkerEvent {
   double loss_scale = -1;     // of the step, fp16 only
   int64_t skipped_steps = 0;  // by loss scaling, so far
   double seconds = 0;         // wall time of the step
-  double busy = 0;            // share of it the compute thread computed
+  // In which the device computed: in this step or, on a card, in the last one it was done with; 0:
+  // not known.
+  double compute_s = 0;
   int64_t samples = 0;
   int64_t tokens = 0;
   int64_t peak_memory_bytes = 0;

@@ -67,8 +67,9 @@ struct StageReport {
   Kind kind = Kind::kAlive;
   int64_t step = 0;
   std::optional<double> loss, accuracy;
-  double seconds = 0;    // of the step; of kAlive: since the compute thread moved
-  double compute_s = 0;  // of the step, in which the compute thread worked
+  double seconds = 0;  // of the step; of kAlive: since the compute thread moved
+  double compute_s =
+      0;  // in which the device computed, of this step or one just before; 0: unknown
 };
 struct ShardStored {
   std::string peer, job;

@@ -47,13 +47,13 @@ StageState* Machine::held_stage(const std::string& sender, const std::string& jo
   return entry.peer == sender ? &entry : nullptr;
 }
 
-// Real steps against the profile. On a card a worker tells the host's time, which says nothing.
+// Real steps against the profile.
 void Machine::learn_speed(const Job& owner, const StageReport& event) {
   constexpr int64_t kWarmUpSteps = 2;  // of a run: memory, caches and libraries are new to it
   const auto stage = static_cast<size_t>(event.stage);
   Peer* entry = peer(event.peer);
-  if (entry == nullptr || entry->capabilities.device != "cpu" || !owner.plan ||
-      stage >= owner.plan->stages.size() || event.step <= owner.resume_step + kWarmUpSteps) {
+  if (entry == nullptr || !owner.plan || stage >= owner.plan->stages.size() ||
+      event.step <= owner.resume_step + kWarmUpSteps) {
     return;
   }
   const job::StagePlan& planned = owner.plan->stages[stage];

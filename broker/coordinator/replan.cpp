@@ -91,15 +91,12 @@ void Machine::glance() {
   }
 }
 
-// What the job's own steps say of its peers. Workers on cards tell the host's time.
+// What the job's own steps say of its peers.
 void Machine::remember_slowness(const Job& job) {
   for (size_t stage = 0; stage < job.stages.size(); ++stage) {
     Peer* holder = peer(job.stages[stage].peer);
     const auto ratio = stage_drift(job.drift, *job.plan, stage);
-    if (holder == nullptr || holder->capabilities.device != "cpu" || !ratio ||
-        stage >= job.planned_factors.size()) {
-      continue;
-    }
+    if (holder == nullptr || !ratio || stage >= job.planned_factors.size()) continue;
     Slowness& slowness = holder->slowness;
     const double factor = job.planned_factors[stage] * *ratio;
     if (*ratio > 1 && (slowness.factor <= 0 || factor > kNoise * slowness.factor)) {

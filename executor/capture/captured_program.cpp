@@ -131,6 +131,7 @@ class CapturedProgram::PassRecording final : public Recording {
         pass_.seeds.push_back({seed.tap, seed.index, at_fixed_place(seed.gradient)});
       }
     }
+    ++owner_.preparations_;
     Pass::Part& part = pass_.parts[index];
     part.graph = pass_.space->capture(
         [&] { part.gradients = play(*pass_.values.recording, std::vector<Seed>(pass_.seeds)); });
@@ -189,8 +190,10 @@ CapturedProgram::Pass* CapturedProgram::free_pass(const std::vector<at::IValue>&
 
 Result<Program::Values> CapturedProgram::run(std::vector<at::IValue> inputs,
                                              const RunContext& context) {
-  if (!usable_ || runs_ < kWarmUps) {
+  if (!usable_) return program_.run(std::move(inputs), context);
+  if (runs_ < kWarmUps) {
     ++runs_;
+    ++preparations_;
     return program_.run(std::move(inputs), context);
   }
   const at::NoGradGuard guard;
@@ -212,6 +215,7 @@ Result<Program::Values> CapturedProgram::run(std::vector<at::IValue> inputs,
 
 Result<Program::Values> CapturedProgram::capture(Pass& pass, std::vector<at::IValue> inputs,
                                                  const RunContext& context) {
+  ++preparations_;
   std::vector<at::IValue> fixed;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor& tensor = inputs[i].toTensor();

@@ -31,6 +31,8 @@ class CapturedProgram {
   Result<Program::Values> run(std::vector<at::IValue> inputs, const RunContext& context);
 
   size_t passes() const { return passes_.size(); }
+  // Runs and backwards so far that were made ready for later ones: warm-ups and captures.
+  size_t preparations() const { return preparations_; }
   // Runs are device graphs by now, and none had to be given up.
   bool captures() const { return usable_ && !passes_.empty(); }
 
@@ -51,6 +53,7 @@ class CapturedProgram {
   std::vector<bool> stable_;
   std::list<Pass> passes_;
   int runs_ = 0;
+  size_t preparations_ = 0;
   bool usable_ = true;
 };
 

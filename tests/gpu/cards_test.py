@@ -62,6 +62,12 @@ def test_workers_equal_one(folder, model, data, alone, place, precision):
     assert losses == pytest.approx(expected, rel=tolerance)
     assert cut.evals() == pytest.approx(alone[precision].evals(), rel=tolerance)
     assert losses[-1] < losses[0] - 0.3
+    # What a card was busy for is told a step late, and less than the steps took in all.
+    for worker in cut.workers + alone[precision].workers:
+        told = [(e["compute_s"], e["seconds"]) for e in worker.all_of("step")]
+        assert all(compute >= 0 for compute, _ in told)
+        late = told[len(told) // 2:]
+        assert 0 < sum(c for c, _ in late) < 1.1 * sum(s for _, s in late), told
     steps = [[(e["loss_scale"], e["skipped_steps"]) for e in w.all_of("step")]
              for w in cut.workers + alone[precision].workers]
     assert all(other == steps[0] for other in steps), "the stages scale alike"

@@ -1,4 +1,4 @@
-// Probes as messages: what the broker asks a daemon, and what it lets through of an answer.
+// Messages: what the broker asks a daemon, and what it lets through of an answer.
 #include "broker/messages.h"
 
 #include <gmock/gmock.h>
@@ -40,6 +40,23 @@ proto::ProbeReport report() {
   link.set_alone_bytes_s(1e7);
   link.set_together_bytes_s(5e6);
   return made;
+}
+
+TEST(StepMessageTest, OnlyTimesAreTakenForCompute) {
+  proto::WorkerReport report;
+  job::WorkerEvent event;
+  event.kind = job::WorkerEventKind::kStep;
+  event.seconds = 2;
+  const auto compute_s = [&](double told) {
+    event.compute_s = told;
+    const auto made = event_of("a", report, event);
+    return std::get<StageReport>(made.value()).compute_s;
+  };
+  EXPECT_EQ(compute_s(0.5), 0.5);
+  EXPECT_EQ(compute_s(2.5), 2.5);  // of a longer step before
+  EXPECT_EQ(compute_s(-1), 0);
+  EXPECT_EQ(compute_s(std::numeric_limits<double>::infinity()), 0);
+  EXPECT_EQ(compute_s(std::numeric_limits<double>::quiet_NaN()), 0);
 }
 
 TEST(ProbeMessageTest, ATaskTravelsToItsProber) {

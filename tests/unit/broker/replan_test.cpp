@@ -41,10 +41,6 @@ class ReplanTest : public ::testing::Test {
     };
     cluster_.couple();
     cluster_.run_ms(1000, false);
-    for (const auto& [id, peer] : cluster_.state().peers) {
-      Peer& known = cluster_.state().peers.at(id);
-      known.capabilities.device = "cpu";
-    }
   }
   static job::Plan planned(const Job& job, const std::vector<const Peer*>& idle) {
     job::Plan plan = even_plan(job, idle);

@@ -52,14 +52,21 @@ TEST_F(SpeedTest, TheFirstStepsOfARunDoNotCount) {
   EXPECT_EQ(learned().steps, 41);
 }
 
-TEST_F(SpeedTest, NothingIsLearnedOfSpeedsFromElsewhereOrOfCards) {
+TEST_F(SpeedTest, CardsAreLearnedOfAsProcessorsAre) {
+  state_.peers.at("p").capabilities.device = "cuda:0";
+  for (int64_t number = 3; number < 200; ++number) step(number, 0.4);
+  EXPECT_NEAR(learned().factor, 2, 0.01);
+}
+
+TEST_F(SpeedTest, NothingIsLearnedOfSpeedsFromElsewhereOrOfStepsThatTellNone) {
   planned().correction = 0;  // the operator wrote the speed down
   step(10, 9);
   EXPECT_EQ(learned().steps, 40);
   planned().correction = 1.5;
-  state_.peers.at("p").capabilities.device = "cuda:0";
-  step(11, 9);
+  step(11, 0);
   EXPECT_EQ(learned().steps, 40);
+  step(12, 0.3);
+  EXPECT_EQ(learned().steps, 41);
 }
 
 }  // namespace

@@ -73,6 +73,8 @@ TEST(CapturedProgram, WhereACaptureFailsTheStepGoesOnPlainly) {
       EXPECT_TRUE(at::equal(expected[0], found[0]) && at::equal(expected[1], found[1]));
     }
     EXPECT_EQ(spaces, 1);  // it is not tried again
+    // Two warm-ups, and the captures up to the one that failed: what comes then is as it will be.
+    EXPECT_EQ(captured.preparations(), static_cast<size_t>(2 + fails + 1));
   }
 }
 
