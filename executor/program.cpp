@@ -128,6 +128,7 @@ class Program::Compiler {
     plan_gradients(node, step);
     if (const opdag::OpInfo* info = opdag::find_op(node.op)) {
       step.random = opdag::draws_random(node);
+      if (step.random) program_.draws_.push_back(node.id);
       for (std::string_view name : info->writes_buffers) {
         const auto index = step.handle->schema().argumentIndexWithName(name);
         if (index) step.buffer_arguments.push_back(*index);
@@ -314,6 +315,11 @@ void Program::call(const Step& step, torch::jit::Stack& stack, tape::Tape* tape)
   }
 }
 
+uint64_t Program::seed_of(opdag::NodeId node, const RunContext& context) {
+  return derive_seed({context.seed, static_cast<uint64_t>(context.step),
+                      static_cast<uint64_t>(context.micro_batch), static_cast<uint64_t>(node)});
+}
+
 void Program::run_step(const Step& step, std::vector<at::IValue>& frame, tape::Tape* tape,
                        const RunContext& context) const {
   if (!step.handle) {
@@ -333,15 +339,17 @@ void Program::run_step(const Step& step, std::vector<at::IValue>& frame, tape::T
     }
   }
   if (step.keep_in_range) keep_in_range(stack);
-  std::unique_lock<std::mutex> drawing(draw_mutex(), std::defer_lock);
   if (step.random) {
-    drawing.lock();
-    seed_generator(device_, derive_seed({context.seed, static_cast<uint64_t>(context.step),
-                                         static_cast<uint64_t>(context.micro_batch),
-                                         static_cast<uint64_t>(step.node)}));
+    const std::lock_guard<std::mutex> drawing(draw_mutex());
+    if (context.draw) {
+      context.draw([&] { call(step, stack, tape); });
+    } else {
+      seed_generator(device_, seed_of(step.node, context));
+      call(step, stack, tape);
+    }
+  } else {
+    call(step, stack, tape);
   }
-  call(step, stack, tape);
-  if (drawing.owns_lock()) drawing.unlock();
   for (size_t i = 0; i < step.results.size(); ++i) {
     at::IValue& result = stack[static_cast<size_t>(step.results[i].first)];
     if (!step.parts[i].empty()) {

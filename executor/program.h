@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -67,6 +68,9 @@ struct RunContext {
   // false: the run leaves no recording, by the same kernels as with one. The tape keeps nothing on
   // the way; what autograd runs is freed at the end.
   bool record = true;
+  // Runs the call of an operator that draws random numbers, in the order of Program::draws. None:
+  // the device's default generator is seeded for each.
+  std::function<void(const std::function<void()>& call)> draw = nullptr;
 };
 
 // Two operators run as their writer meant them where the export froze a fact of its own machine:
@@ -85,6 +89,10 @@ class Program {
     std::unique_ptr<Recording> recording;  // where spec and run ask for one
   };
   Result<Values> run(std::vector<at::IValue> inputs, const RunContext& context) const;
+
+  // The nodes that draw random numbers, as they run, and what the draws of one are seeded with.
+  const std::vector<opdag::NodeId>& draws() const { return draws_; }
+  static uint64_t seed_of(opdag::NodeId node, const RunContext& context);
 
   Differentiation differentiation() const { return differentiation_; }
 
@@ -114,6 +122,7 @@ class Program {
   static Values detached(Values values);
 
   std::vector<Step> steps_;
+  std::vector<opdag::NodeId> draws_;
   std::vector<bool> gradients_;
   Differentiation differentiation_ = Differentiation::kTape;
   size_t slots_ = 0;

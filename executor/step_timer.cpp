@@ -26,7 +26,9 @@ class StreamMoment final : public Moment {
  public:
   // Only events of this kind know their time.
   explicit StreamMoment(at::Device device)
-      : device_(device), guard_(device.type()), event_(device.type(), c10::EventFlag::BACKEND_DEFAULT) {}
+      : device_(device),
+        guard_(device.type()),
+        event_(device.type(), c10::EventFlag::BACKEND_DEFAULT) {}
   void mark() override { event_.record(guard_.getStream(device_)); }
   bool passed() override { return event_.query(); }
   double seconds_since(const Moment& earlier) const override {
@@ -61,7 +63,9 @@ void StepTimer::keep(Step step) {
   }
 }
 
-void StepTimer::begin_step() { keep(std::exchange(step_, {})); }
+void StepTimer::begin_step() {
+  keep(std::exchange(step_, {}));
+}
 
 void StepTimer::begin_action() {
   if (!open_) open_ = moment();
@@ -74,7 +78,9 @@ void StepTimer::end_action() {
   step_.push_back({std::exchange(open_, nullptr), std::move(end)});
 }
 
-void StepTimer::end_step() { ended_.push_back(std::exchange(step_, {})); }
+void StepTimer::end_step() {
+  ended_.push_back(std::exchange(step_, {}));
+}
 
 double StepTimer::take_seconds() {
   double seconds = 0;

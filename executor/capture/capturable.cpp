@@ -82,6 +82,11 @@ const std::set<std::string_view>& vouched() {
   return names;
 }
 
+// Kernels that take the generator's seed from the card's memory where they are captured.
+bool draws_when_replayed(const opdag::Node& node) {
+  return node.op == "aten::dropout" || node.op == "aten::scaled_dot_product_attention";
+}
+
 // Indexing by a mask counts its elements on the host.
 bool indexes_by_mask(const opdag::Graph& graph, const opdag::Node& node) {
   const auto is_mask = [&graph](opdag::ValueId id) {
@@ -107,7 +112,9 @@ std::string why_not_capturable(const opdag::Graph& graph, const std::vector<int3
     const auto says = [&node](std::string_view what) {
       return fmt::format("{} (node {}) {}", node.op, node.id, what);
     };
-    if (opdag::draws_random(node)) return says("draws random numbers");
+    if (opdag::draws_random(node) && !draws_when_replayed(node)) {
+      return says("draws random numbers");
+    }
     if (node.atomic_group != opdag::kNone) return says("may write in place");
     if (node.op == "aten::index.Tensor" && indexes_by_mask(graph, node)) {
       return says("indexes by a mask");

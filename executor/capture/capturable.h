@@ -9,8 +9,9 @@
 
 namespace weft::executor {
 
-// Empty: every node may be captured. Else why not: a node that draws random numbers, writes in
-// place, may read the device's numbers on the host, or that nobody has vouched for.
+// Empty: every node may be captured. Else why not: a node that writes in place, draws random
+// numbers other than for dropout, may read the device's numbers on the host, or that nobody has
+// vouched for.
 std::string why_not_capturable(const opdag::Graph& graph, const std::vector<int32_t>& nodes);
 
 }  // namespace weft::executor

@@ -117,7 +117,7 @@ class CapturedProgram::PassRecording final : public Recording {
         return again(index, std::move(seeds), play);
       }
     }
-    part.graph->replay();
+    part.graph->replay({});
     std::vector<at::Tensor> result = part.gradients;
     for (size_t i = 0; i < result.size(); ++i) {
       if (!part.lent[i] && result[i].defined()) result[i] = result[i].clone();
@@ -133,8 +133,9 @@ class CapturedProgram::PassRecording final : public Recording {
     }
     ++owner_.preparations_;
     Pass::Part& part = pass_.parts[index];
-    part.graph = pass_.space->capture(
-        [&] { part.gradients = play(*pass_.values.recording, std::vector<Seed>(pass_.seeds)); });
+    part.graph = pass_.space->capture(0, [&](const GraphSpace::Draw&) {
+      part.gradients = play(*pass_.values.recording, std::vector<Seed>(pass_.seeds));
+    });
     part.lent = lendable(part.gradients, owner_.stable_);
   }
 
@@ -224,8 +225,10 @@ Result<Program::Values> CapturedProgram::capture(Pass& pass, std::vector<at::IVa
   }
   std::optional<Error> failure;
   try {
-    pass.forward = pass.space->capture([&] {
-      auto values = program_.run(std::move(fixed), context);
+    pass.forward = pass.space->capture(program_.draws().size(), [&](const GraphSpace::Draw& draw) {
+      RunContext recorded = context;
+      recorded.draw = draw;
+      auto values = program_.run(std::move(fixed), recorded);
       if (values.ok()) {
         pass.values = std::move(*values);
       } else {
@@ -261,7 +264,9 @@ std::unique_ptr<Recording> CapturedProgram::recording_again(const Pass& pass,
 // What is given away is copied: the next replay may come before all readers are done.
 Program::Values CapturedProgram::replay(Pass& pass, const RunContext& context) {
   pass.busy = true;
-  pass.forward->replay();
+  std::vector<uint64_t> seeds;
+  for (opdag::NodeId node : program_.draws()) seeds.push_back(Program::seed_of(node, context));
+  pass.forward->replay(seeds);
   Program::Values values;
   for (const at::IValue& output : pass.values.outputs) {
     values.outputs.push_back(output.isTensor() ? at::IValue(output.toTensor().clone()) : output);

@@ -1,7 +1,7 @@
 // CapturedProgram: runs a Program and its backward as device graphs. The first runs are plain (they
 // warm up libraries); then a pass is captured for each micro-batch that is in flight at once, and
 // used again for later ones. Numbers are those of the plain run: the same kernels on the same
-// values. Compute thread only.
+// values, and draws of the same seeds. Compute thread only.
 #pragma once
 
 #include <functional>

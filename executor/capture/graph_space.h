@@ -1,8 +1,10 @@
 // Device graphs: work recorded once and launched as a whole. Only CUDA has them here.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "executor/aten.h"
 
@@ -11,8 +13,9 @@ namespace weft::executor {
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
-  // Queues the work on the current stream.
-  virtual void replay() = 0;
+  // Queues the work on the current stream; its draws are those of a generator with these seeds, one
+  // a draw.
+  virtual void replay(const std::vector<uint64_t>& seeds) = 0;
 };
 
 // Memory for graphs that are replayed in the order they were captured in, and the stream captures
@@ -24,8 +27,11 @@ class GraphSpace {
   virtual ~GraphSpace() = default;
 
   // Records what `work` queues without running it. Tensors that outlive `work` stay at their place
-  // and hold what the last replay wrote. Throws what `work` throws; the space is then of no use.
-  virtual std::unique_ptr<DeviceGraph> capture(const std::function<void()>& work) = 0;
+  // and hold what the last replay wrote. `work` runs each call that draws random numbers by `draw`,
+  // `draws` in all. Throws what `work` throws; the space is then of no use.
+  using Draw = std::function<void(const std::function<void()>& call)>;
+  virtual std::unique_ptr<DeviceGraph> capture(
+      size_t draws, const std::function<void(const Draw& draw)>& work) = 0;
 };
 
 // What matrix products need of memory on the calling thread's stream. Plain runs and captures share

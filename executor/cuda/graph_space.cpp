@@ -2,6 +2,7 @@
 // After aten.h: the one file that needs the headers of CUDA.
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
@@ -41,24 +42,63 @@ c10::Stream capture_stream(c10::DeviceIndex device) {
   return known->second;
 }
 
+// While it lives, the device's default generator is another one: operators draw from it whatever
+// they are given.
+class GeneratorGuard {
+ public:
+  GeneratorGuard(at::Device device, const at::Generator& other)
+      : default_(at::globalContext().defaultGenerator(device)),
+        own_(default_.graphsafe_get_state()) {
+    default_.graphsafe_set_state(other);
+  }
+  ~GeneratorGuard() { default_.graphsafe_set_state(own_); }
+  GeneratorGuard(const GeneratorGuard&) = delete;
+  GeneratorGuard& operator=(const GeneratorGuard&) = delete;
+
+ private:
+  at::Generator default_, own_;
+};
+
 class CudaGraph final : public DeviceGraph {
  public:
-  at::cuda::CUDAGraph graph;
-  void replay() override { graph.replay(); }
+  CudaGraph(at::Device device, size_t draws) {
+    for (size_t i = 0; i < draws; ++i) {
+      generators.push_back(at::cuda::detail::createCUDAGenerator(device.index()));
+      graph.register_generator_state(generators.back());
+    }
+  }
+
+  void replay(const std::vector<uint64_t>& seeds) override {
+    TORCH_CHECK(seeds.size() == generators.size(), "a seed for each draw is needed");
+    for (size_t i = 0; i < seeds.size(); ++i) generators[i].set_current_seed(seeds[i]);
+    graph.replay();
+  }
+
+  std::vector<at::Generator> generators;  // one a draw, so that its seed is what it is anywhere
+  at::cuda::CUDAGraph graph;              // registered with them: it goes before they do
 };
 
 class CudaGraphSpace final : public GraphSpace {
  public:
   explicit CudaGraphSpace(at::Device device)
-      : pool_(at::cuda::graph_pool_handle()), stream_(capture_stream(device.index())) {}
+      : device_(device),
+        pool_(at::cuda::graph_pool_handle()),
+        stream_(capture_stream(device.index())) {}
 
-  std::unique_ptr<DeviceGraph> capture(const std::function<void()>& work) override {
-    auto captured = std::make_unique<CudaGraph>();
+  std::unique_ptr<DeviceGraph> capture(size_t draws,
+                                       const std::function<void(const Draw& draw)>& work) override {
+    auto captured = std::make_unique<CudaGraph>(device_, draws);
     const c10::StreamGuard guard(stream_);
+    size_t next = 0;
+    const Draw draw = [&](const std::function<void()>& call) {
+      const GeneratorGuard instead(device_, captured->generators.at(next++));
+      call();
+    };
     // Thread local: what other threads do with CUDA is no business of this capture.
     captured->graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     try {
-      work();
+      work(draw);
+      TORCH_CHECK(next == draws, "fewer draws than were announced");
     } catch (...) {
       try {
         captured->graph.capture_end();
@@ -71,6 +111,7 @@ class CudaGraphSpace final : public GraphSpace {
   }
 
  private:
+  at::Device device_;
   at::cuda::MempoolId_t pool_;
   c10::Stream stream_;
 };

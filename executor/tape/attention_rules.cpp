@@ -12,6 +12,7 @@ namespace {
 struct Attention {
   at::Tensor q, k, v;
   std::optional<at::Tensor> mask;  // added to the scores
+  double dropout = 0;              // probability
   bool causal = false;
   std::optional<double> scale;
 };
@@ -21,7 +22,7 @@ at::SDPBackend choose(const Attention& a) {
   const at::AutoGradMode gradients(true);
   const at::Tensor query = a.q.detach().set_requires_grad(true);
   return static_cast<at::SDPBackend>(
-      at::_fused_sdp_choice(query, a.k, a.v, a.mask, 0.0, a.causal, a.scale, false));
+      at::_fused_sdp_choice(query, a.k, a.v, a.mask, a.dropout, a.causal, a.scale, false));
 }
 
 Backward flash_on_cpu(Call& call, const Attention& a) {
@@ -38,15 +39,15 @@ Backward flash_on_cpu(Call& call, const Attention& a) {
 Backward flash_on_card(Call& call, const Attention& a) {
   if (a.q.size(-1) % 8 != 0 || a.mask) return nullptr;  // it pads the heads
   auto [out, sums, starts_q, starts_k, longest_q, longest_k, seed, offset, unused] =
-      at::_scaled_dot_product_flash_attention(a.q, a.k, a.v, 0.0, a.causal, false, a.scale);
+      at::_scaled_dot_product_flash_attention(a.q, a.k, a.v, a.dropout, a.causal, false, a.scale);
   call.give(out);
   return [=, out = out, sums = sums, starts_q = starts_q, starts_k = starts_k,
           longest_q = longest_q.expect_int(), longest_k = longest_k.expect_int(), seed = seed,
           offset = offset](Tensors& results, const Mask&, Tensors& arguments) {
     std::tie(arguments[0], arguments[1], arguments[2]) =
-        at::_scaled_dot_product_flash_attention_backward(results[0], a.q, a.k, a.v, out, sums,
-                                                         starts_q, starts_k, longest_q, longest_k,
-                                                         0.0, a.causal, seed, offset, a.scale);
+        at::_scaled_dot_product_flash_attention_backward(
+            results[0], a.q, a.k, a.v, out, sums, starts_q, starts_k, longest_q, longest_k,
+            a.dropout, a.causal, seed, offset, a.scale);
   };
 }
 
@@ -72,23 +73,29 @@ at::Tensor for_efficient(const at::Tensor& mask, const Attention& a) {
 Backward efficient_on_card(Call& call, const Attention& a) {
   const auto mask = a.mask ? std::optional<at::Tensor>(for_efficient(*a.mask, a)) : std::nullopt;
   auto [out, sums, seed, offset] = at::_scaled_dot_product_efficient_attention(
-      a.q, a.k, a.v, mask, /*compute_log_sumexp=*/true, 0.0, a.causal, a.scale);
+      a.q, a.k, a.v, mask, /*compute_log_sumexp=*/true, a.dropout, a.causal, a.scale);
   call.give(out);
   return [=, out = out, sums = sums, seed = seed, offset = offset](
              Tensors& results, const Mask& wanted, Tensors& arguments) {
     at::Tensor of_mask;
     std::tie(arguments[0], arguments[1], arguments[2], of_mask) =
         at::_scaled_dot_product_efficient_attention_backward(
-            results[0], a.q, a.k, a.v, mask.value_or(at::Tensor()), out, sums, seed, offset, 0.0,
-            {wanted[0], wanted[1], wanted[2], false}, a.causal, a.scale);
+            results[0], a.q, a.k, a.v, mask.value_or(at::Tensor()), out, sums, seed, offset,
+            a.dropout, {wanted[0], wanted[1], wanted[2], false}, a.causal, a.scale);
   };
 }
 
 // query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
 Backward attention(Call& call) {
-  Attention a{call.tensor(0),   call.tensor(1),      call.tensor(2),
-              call.optional(3), call.at(5).toBool(), call.at(6).toOptional<double>()};
-  if (call.at(4).toDouble() != 0 || call.at(7).toBool() || call.wants(3)) return nullptr;
+  Attention a{call.tensor(0),
+              call.tensor(1),
+              call.tensor(2),
+              call.optional(3),
+              call.at(4).toDouble(),
+              call.at(5).toBool(),
+              call.at(6).toOptional<double>()};
+  if (call.at(7).toBool() || call.wants(3)) return nullptr;
+  if (a.dropout != 0 && a.q.is_cpu()) return nullptr;  // no kernel there drops any
   if (a.q.dim() != 4 || a.k.dim() != 4 || a.v.dim() != 4 || a.q.numel() == 0) return nullptr;
   if (a.mask && !a.mask->defined()) a.mask.reset();
   const at::SDPBackend kernel = choose(a);

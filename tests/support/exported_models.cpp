@@ -128,6 +128,8 @@ std::unique_ptr<LocalCluster> cluster_of(const Model& model, const RunSpec& spec
   }
   options.runtime.train.seed = spec.seed;
   options.runtime.device = spec.device;
+  options.runtime.capture = spec.capture;
+  options.runtime.differentiation = spec.differentiation;
   options.runtime.micro_batches = kMicroBatches;
   options.runtime.keep_gradients = spec.keep_gradients;
   options.seed = options.network.seed = static_cast<uint64_t>(spec.stages);

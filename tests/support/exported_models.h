@@ -70,6 +70,8 @@ struct RunSpec {
   uint64_t seed = 11;     // of dropout
   bool keep_gradients = false;
   bool recompute = false;  // every stage keeps its inputs only
+  bool capture = true;     // on a card
+  Differentiation differentiation = Differentiation::kTape;
 };
 
 // A cluster over a random legal cut and the simulated network.

@@ -107,6 +107,68 @@ TEST_F(GpuCapture, EachMicroBatchInFlightHasAPassOfItsOwn) {
   EXPECT_EQ(captured.passes(), 1U);
 }
 
+// Attention and a plain dropout; outputs are the loss and what was kept.
+Net drawing_net() {
+  GraphBuilder b;
+  const auto x = b.input("x", {2, 4, 32, 16});
+  const auto w = b.parameter("w", {2, 4, 32, 16});
+  const auto h = b.op("aten::scaled_dot_product_attention",
+                      {{"query", opdag::ValueArg{x}},
+                       {"key", opdag::ValueArg{w}},
+                       {"value", opdag::ValueArg{w}},
+                       {"attn_mask", opdag::NoneArg{}},
+                       {"dropout_p", 0.3},
+                       {"is_causal", true}},
+                      {2, 4, 32, 16});
+  const auto y = b.dropout(h, 0.5);
+  const auto loss = b.mean(b.mul(y, y));
+  Net net{must(b.build()), {}};
+  ProgramSpec spec;
+  for (size_t i = 0; i < net.graph.nodes.size(); ++i) spec.nodes.push_back(static_cast<int32_t>(i));
+  spec.inputs = {{x, opdag::kNone}, {w, opdag::kNone}};
+  spec.gradients = {true, true};
+  spec.outputs = {loss, y};
+  spec.fan_out = {w, y};
+  spec.device = kCard;
+  EXPECT_EQ(why_not_capturable(net.graph, spec.nodes), "");
+  net.program = must(Program::compile(net.graph, spec));
+  EXPECT_EQ(net.program.draws().size(), 2U);
+  return net;
+}
+
+TEST_F(GpuCapture, ReplaysDrawWhatPlainRunsDraw) {
+  const Net net = drawing_net();
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    CapturedProgram captured(net.program, kCard, {false, true});
+    const at::Tensor x = random({2, 4, 32, 16}).to(type), w = random({2, 4, 32, 16}).to(type);
+    at::Tensor before;
+    for (int64_t step = 0; step < 4; ++step) {
+      // Three in flight at once: a pass each, whose draws come one after the other's.
+      std::vector<Program::Values> plain, replayed;
+      for (int32_t micro_batch = 0; micro_batch < 3; ++micro_batch) {
+        RunContext context;
+        context.seed = 7;
+        context.step = step;
+        context.micro_batch = micro_batch;
+        plain.push_back(must(net.program.run({x, w}, context)));
+        replayed.push_back(must(captured.run({x.clone(), w}, context)));
+        const at::Tensor kept = replayed.back().outputs[1].toTensor();
+        EXPECT_TRUE(at::equal(plain.back().outputs[1].toTensor(), kept)) << step << micro_batch;
+        EXPECT_FALSE(before.defined() && at::equal(before, kept)) << "the same draws again";
+        before = kept;
+      }
+      for (size_t i : {1, 0, 2}) {
+        const auto expected = gradients(plain[i]), found = gradients(replayed[i]);
+        for (size_t k = 0; k < 2; ++k) {
+          EXPECT_TRUE(at::allclose(expected[k], found[k], 1e-2, 1e-5)) << step << i << k;
+        }
+      }
+    }
+    EXPECT_TRUE(captured.captures());
+    EXPECT_EQ(captured.passes(), 3U);
+  }
+}
+
 // cuBLAS' workspace is 32 MiB on Hopper: one for plain runs and all passes.
 TEST_F(GpuCapture, PlainRunsAndPassesShareOneWorkspace) {
   const auto allocated_bytes = [] {

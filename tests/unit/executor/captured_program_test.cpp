@@ -15,11 +15,12 @@ using opdag::testing::GraphBuilder;
 class FailingSpace final : public GraphSpace {
  public:
   explicit FailingSpace(int fails) : fails_(fails) {}
-  std::unique_ptr<DeviceGraph> capture(const std::function<void()>& work) override {
+  std::unique_ptr<DeviceGraph> capture(size_t,
+                                       const std::function<void(const Draw&)>& work) override {
     class Done final : public DeviceGraph {
-      void replay() override {}
+      void replay(const std::vector<uint64_t>&) override {}
     };
-    work();
+    work([](const std::function<void()>& call) { call(); });
     if (captures_++ == fails_) throw std::runtime_error("operation not permitted while capturing");
     return std::make_unique<Done>();
   }

@@ -87,8 +87,8 @@ RC_GTEST_PROP(StepTimer, EveryStepIsToldOnceAndAsLongAsItsActions, ()) {
 TEST(StepTimer, OnTheHostAStepIsToldAtItsEnd) {
   const opdag::Graph graph = must(opdag::promote_f64(must(opdag::testing::chain_graph(3))));
   RandomFeed feed(graph);
-  auto cluster = must(LocalCluster::make(graph, graph, cluster_options(one_stage(graph)),
-                                         random_weights(), feed));
+  auto cluster = must(
+      LocalCluster::make(graph, graph, cluster_options(one_stage(graph)), random_weights(), feed));
   for (int step = 0; step < 3; ++step) {
     const StepResult told = must(cluster->step(step));
     EXPECT_GT(told.compute_s, 0);
