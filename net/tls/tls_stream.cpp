@@ -53,7 +53,10 @@ int TlsStream::bio_read(BIO* bio, char* data, int size) {
   stream.received_ = {};
   const size_t count =
       stream.socket_.read_some(asio::buffer(data, static_cast<size_t>(size)), stream.received_);
-  if (!stream.received_) return static_cast<int>(count);
+  if (!stream.received_) {
+    stream.tail_.received(std::as_bytes(std::span(data, count)));
+    return static_cast<int>(count);
+  }
   if (stream.received_ == asio::error::would_block) {
     stream.received_ = {};
     BIO_set_retry_read(bio);
@@ -84,7 +87,18 @@ TlsStream::TlsStream(asio::io_context& io, SSL_CTX* context) : socket_(io), ssl_
   SSL_set_default_read_buffer_len(ssl_.get(), kReceiveBytes);
 }
 
+// Where the system knows no such mark, every segment wakes the reader. An end, a failure or a full
+// buffer end the wait whatever it is.
+void TlsStream::wake_at(size_t bytes) {
+  bytes = std::clamp<size_t>(bytes, 1, kRecordBytes);
+  if (bytes == wake_at_) return;
+  wake_at_ = bytes;
+  ErrorCode ignored;
+  socket_.set_option(asio::socket_base::receive_low_watermark(static_cast<int>(bytes)), ignored);
+}
+
 TlsStream::Task<TlsStream::ErrorCode> TlsStream::readable() {
+  wake_at(tail_.bytes_to_come());
   const auto [ec] =
       co_await socket_.async_wait(asio::socket_base::wait_read, as_tuple(use_awaitable));
   in_a_row_ = 0;

@@ -1,6 +1,7 @@
 // TLS over a TCP socket, for coroutines: many records a system call in both directions, where
 // asio::ssl::stream makes one call a record. OpenSSL writes its records into a buffer that goes out
 // in one piece, and its own input buffer is large and filled by the socket without a copy between.
+// A reader waits for whole records: on a slow line each segment would wake it for nothing.
 // One thread; at most one read and one write at a time, which may overlap.
 #pragma once
 
@@ -11,6 +12,8 @@
 #include <memory>
 #include <span>
 #include <vector>
+
+#include "net/tls/record_tail.h"
 
 namespace weft::net {
 
@@ -66,6 +69,7 @@ class TlsStream {
   Task<ErrorCode> pull(std::span<std::byte> to, size_t least, size_t* count);
   Task<ErrorCode> others_turn();
   Task<ErrorCode> readable();
+  void wake_at(size_t bytes);
 
   boost::asio::ip::tcp::socket socket_;
   std::unique_ptr<SSL, SslDelete> ssl_;
@@ -73,7 +77,9 @@ class TlsStream {
   ErrorCode failed_;                    // of a read that had plaintext to give first
   std::unique_ptr<std::byte[]> plain_;  // kMaxArrived bytes, once something is read
   size_t begin_ = 0, end_ = 0;
-  bool dry_ = false;                          // the socket had no more to give
+  bool dry_ = false;  // the socket had no more to give
+  RecordTail tail_;
+  size_t wake_at_ = 1;                        // bytes of the socket for which a wait ends
   size_t in_a_row_ = 0;                       // bytes read since others had their turn
   std::vector<std::byte> packed_;             // the next record
   std::vector<std::byte> pending_, sending_;  // sealed: next to go, on its way

@@ -2,6 +2,7 @@
 #include "net/tls/tls_stream.h"
 
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "base/rng.h"
 #include "net/tls/context.h"
 #include "tests/unit/net/tls_certificates.h"
 
@@ -91,6 +93,22 @@ class TlsStreamTest : public ::testing::Test {
     client_io_.restart();
   }
   void crowd(std::span<const std::byte> bytes);
+  // The client's way to the server, and what it would have sent there of a text.
+  std::pair<tcp::socket, std::string> catch_sealed(const std::string& text) {
+    tcp::socket direct = std::move(client_->socket());
+    tcp::acceptor catcher(client_io_, {asio::ip::make_address("127.0.0.1"), 0});
+    client_->socket() = tcp::socket(client_io_);
+    client_->socket().connect(catcher.local_endpoint());
+    tcp::socket caught = catcher.accept();
+    client_->socket().non_blocking(true);
+    write(text);
+    client_->socket().close();
+    std::string sealed;
+    TlsStream::ErrorCode end;
+    asio::read(caught, asio::dynamic_buffer(sealed), end);
+    EXPECT_EQ(end, asio::error::eof);
+    return {std::move(direct), std::move(sealed)};
+  }
   std::string arrived() const {
     const auto bytes = server_->arrived();
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -275,6 +293,72 @@ TEST_F(TlsStreamTest, ALongReadLetsOthersHaveTheirTurn) {
   io_.run();
   EXPECT_EQ(pieces.ec, asio::error::operation_aborted);
   EXPECT_EQ(pieces.piece, std::vector<std::byte>(pieces.piece.size()));
+}
+
+TEST_F(TlsStreamTest, PiecesOfARecordWakeNobody) {
+  const std::string text(16000, 'x');
+  auto [direct, sealed] = catch_sealed(text);
+  TlsStream::ErrorCode ended = asio::error::would_block;
+  asio::co_spawn(
+      io_,
+      [](TlsStream& stream, TlsStream::ErrorCode* out) -> Task<void> {
+        *out = co_await stream.read();
+      }(*server_, &ended),
+      asio::detached);
+  size_t given = 0;
+  const auto give = [&](size_t bytes) {
+    asio::write(direct, asio::buffer(sealed) + given, asio::transfer_exactly(bytes));
+    given += bytes;
+  };
+  give(3);  // of the header: how long it is cannot be known
+  while (io_.poll() == 0) continue;
+  give(997);
+  while (server_->socket().available() < 997) continue;
+  while (server_->socket().available() > 0) io_.poll();
+  for (size_t there = 1400; there + 1000 < sealed.size(); there += 1400) {
+    give(1400);
+    while (server_->socket().available() < there) continue;
+    ASSERT_EQ(io_.poll(), 0U) << "woken for " << there << " bytes of a record";
+  }
+  EXPECT_EQ(ended, asio::error::would_block);
+  const size_t left = sealed.size() - 1000 - server_->socket().available();
+  give(left);
+  io_.run();
+  EXPECT_FALSE(ended);
+  EXPECT_EQ(arrived(), text);
+}
+
+TEST_F(TlsStreamTest, AnEndWithinARecordIsToldAtOnce) {
+  auto [direct, sealed] = catch_sealed(std::string(16000, 'x'));
+  asio::write(direct, asio::buffer(sealed, 5000));
+  direct.close();
+  EXPECT_EQ(read(), asio::ssl::error::stream_truncated);
+}
+
+RC_GTEST_PROP(RecordTail, IsWhatIsLeftOfTheRecordThatBegan, ()) {
+  Rng rng(*rc::gen::arbitrary<uint32_t>());
+  std::vector<std::byte> stream;
+  std::vector<size_t> left;  // behind each byte
+  for (uint64_t records = rng.below(6); records > 0; --records) {
+    const size_t length = rng.below(3) == 0 ? rng.below(4) : rng.below(16641);
+    for (const size_t byte : {size_t{23}, size_t{3}, size_t{3}, length >> 8, length & 0xff}) {
+      stream.push_back(static_cast<std::byte>(byte));
+      left.push_back(0);
+    }
+    left.back() = length;
+    for (size_t i = length; i > 0; --i) {
+      stream.push_back(static_cast<std::byte>(rng.below(256)));
+      left.push_back(i - 1);
+    }
+  }
+  RecordTail tail;
+  for (size_t at = 0; at < stream.size();) {
+    const size_t part =
+        std::min<size_t>(stream.size() - at, 1 + rng.below(rng.below(2) ? 8 : 4000));
+    tail.received(std::span(stream).subspan(at, part));
+    at += part;
+    RC_ASSERT(tail.bytes_to_come() == left[at - 1]);
+  }
 }
 
 TEST_F(TlsStreamTest, AnEndWithoutCloseNotifyIsTruncation) {
