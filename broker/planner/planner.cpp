@@ -155,17 +155,17 @@ struct Candidates {
   std::vector<Realised> plans;
   std::optional<Realised> single_peer, single_site;
   std::vector<std::vector<int32_t>> sites;
-  bool fits = false;  // by the chain's memory some layout does
+  std::vector<Layout> layouts;  // empty: by the chain's memory none fits
 };
 
-Candidates candidates_of(const PlanInputs& in, const GraphChain& chain, double memory_share) {
-  SearchOptions effort;
+Candidates candidates_of(const PlanInputs& in, const GraphChain& chain, double memory_share,
+                         SearchOptions effort) {
   // Where nothing was measured, few orders of peers differ.
   if (!in.network.measured()) effort.operations /= 10;
   Found found = search(problem_of(in, chain, memory_share), effort);
   Candidates result;
   result.sites = std::move(found.sites);
-  result.fits = !found.layouts.empty();
+  for (const Scored& scored : found.layouts) result.layouts.push_back(scored.layout);
   const auto add = [&](const std::optional<Scored>& scored, std::optional<Realised>& place) {
     if (!scored) return;
     place = realise_layout(in, chain, scored->layout);
@@ -185,17 +185,58 @@ Candidates candidates_of(const PlanInputs& in, const GraphChain& chain, double m
   return result;
 }
 
-// Of "auto": the plans under ZB-H1, which fills idle time with gradients of weights at the same
-// memory. The layouts are those the search has found for 1F1B.
-std::vector<Realised> under_zero_bubble(const PlanInputs& in, const std::vector<Realised>& plans) {
-  std::vector<Realised> result;
-  for (const Realised& plan : plans) {
-    if (!plan.timed || plan.peers.size() < 2) continue;
-    Realised other = plan;
-    if (!settle_memory(in, other)) continue;
-    result.push_back(std::move(other));
+// The chain's memory is the graph's but for values that follow their users over a cut; where that
+// makes every plan too big, search with less.
+Result<Candidates> find_candidates(const PlanInputs& in, const GraphChain& chain,
+                                   const SearchOptions& effort) {
+  Candidates candidates;
+  for (const double share : {1.0, 0.95, 0.85, 0.7}) {
+    candidates = candidates_of(in, chain, share, effort);
+    WEFT_TRY_STATUS(in.compressor.status());
+    if (!candidates.plans.empty() || candidates.layouts.empty()) break;
   }
-  return result;
+  return candidates;
+}
+
+// The plan to take of some, which is no worse than the best single peer or site.
+Realised choose(const Candidates& candidates, double least_gain) {
+  Realised chosen = candidates.plans[pick(candidates.plans, least_gain)];
+  for (const auto& single : {candidates.single_peer, candidates.single_site}) {
+    if (single && single->step_s < chosen.step_s) chosen = *single;
+  }
+  return chosen;
+}
+
+void keep_faster(std::optional<Realised>& known, std::optional<Realised>& other) {
+  if (other && (!known || other->step_s < known->step_s)) known = std::move(other);
+}
+
+// Of "auto": the same under ZB-H1, which fills idle time with gradients of weights at the same
+// memory, so that other layouts may be best. It is taken where it gains the least worth having, or
+// where one of its single sites is better than what was chosen.
+Status try_zero_bubble(PlanInputs& in, const GraphChain& chain, double least_gain,
+                       Candidates& candidates, Realised& chosen) {
+  constexpr size_t kMany = 32;  // of more peers, whose plans take long, part of the effort
+  SearchOptions effort;
+  if (in.peers.size() > kMany) {
+    effort.operations /= 4;
+    effort.polish *= 4;
+  }
+  PlanInputs split = in;
+  split.schedule.kind = job::PipelineSchedule::kZbH1;
+  WEFT_TRY(Candidates others, find_candidates(split, chain, effort));
+  for (const Layout& layout : candidates.layouts) {
+    if (auto plan = realise_layout(split, chain, layout)) others.plans.push_back(std::move(*plan));
+  }
+  if (others.plans.empty()) return {};
+  Realised best = choose(others, least_gain);
+  const bool better = best.step_s < chosen.step_s * (1 - least_gain) ||
+                      (others.single_site && others.single_site->step_s < chosen.step_s);
+  keep_faster(candidates.single_site, others.single_site);
+  if (!better) return {};
+  in.schedule = split.schedule;
+  chosen = std::move(best);
+  return {};
 }
 
 std::string how_text(int32_t asked, size_t stages, size_t peers, double least_gain) {
@@ -221,44 +262,20 @@ Result<PlanReport> plan_job(const opdag::Graph& graph, const job::JobSpec& spec,
   }
   WEFT_TRY_STATUS(check_asked(in.costs.cuts, spec.pipeline.stages, peers.size()));
   const GraphChain chain = chain_of(graph, in.costs, spec.train, in.peers);
-  // The chain's memory is the graph's but for values that follow their users over a cut; where that
-  // makes every plan too big, search with less.
-  Candidates candidates;
-  for (const double share : {1.0, 0.95, 0.85, 0.7}) {
-    candidates = candidates_of(in, chain, share);
-    WEFT_TRY_STATUS(in.compressor.status());
-    if (!candidates.plans.empty() || !candidates.fits) break;
-  }
+  WEFT_TRY(Candidates candidates, find_candidates(in, chain, {}));
   if (candidates.plans.empty()) return no_room(in, chain);
-  std::vector<Realised>& plans = candidates.plans;
-  size_t chosen = pick(plans, options.least_gain);
-  for (const auto& single : {candidates.single_peer, candidates.single_site}) {
-    if (!single || single->step_s >= plans[chosen].step_s) continue;
-    plans.push_back(*single);
-    chosen = plans.size() - 1;
+  Realised chosen = choose(candidates, options.least_gain);
+  if (spec.pipeline.schedule == job::PipelineSchedule::kAuto && chosen.timed && peers.size() > 1) {
+    WEFT_TRY_STATUS(try_zero_bubble(in, chain, options.least_gain, candidates, chosen));
   }
-  if (spec.pipeline.schedule == job::PipelineSchedule::kAuto) {
-    PlanInputs split = in;
-    split.schedule.kind = job::PipelineSchedule::kZbH1;
-    std::vector<Realised> others = under_zero_bubble(split, plans);
-    if (!others.empty()) {
-      const size_t best = pick(others, options.least_gain);
-      if (others[best].step_s < plans[chosen].step_s * (1 - options.least_gain)) {
-        in.schedule = split.schedule;
-        plans = std::move(others);
-        chosen = best;
-      }
-    }
-  }
-  WEFT_TRY_STATUS(check_schedule(in, plans[chosen]));
+  WEFT_TRY_STATUS(check_schedule(in, chosen));
   Explained facts;
-  facts.how =
-      how_text(spec.pipeline.stages, plans[chosen].peers.size(), peers.size(), options.least_gain);
+  facts.how = how_text(spec.pipeline.stages, chosen.peers.size(), peers.size(), options.least_gain);
   facts.offered = peers.size();
   facts.single_peer = std::move(candidates.single_peer);
   facts.single_site = std::move(candidates.single_site);
   facts.sites = std::move(candidates.sites);
-  return explain(in, plans[chosen], facts);
+  return explain(in, chosen, facts);
 }
 
 Result<job::Plan> make_plan(const opdag::Graph& graph, const job::JobSpec& spec,

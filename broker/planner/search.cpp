@@ -27,6 +27,7 @@ class Searcher {
     found_.sites = sites(tree);
     find_single_peer();
     find_single_site();
+    search_each_site();
     const SplitOptions plain;
     const double cost = split_cost(problem_, problem_.peers(), plain);
     const auto most = static_cast<size_t>(std::clamp(budget_.left() / 2 / cost, 1.0, 720.0));
@@ -82,6 +83,31 @@ class Searcher {
         found_.single_site = scored;
       }
       pool_.add(item.layout);
+    }
+  }
+
+  // A search over everybody may miss what one over a site's own peers finds. The others have no
+  // memory then.
+  void search_each_site() {
+    constexpr size_t kFew = 32;
+    if (!options_.each_site || found_.sites.size() < 2 || problem_.peers() > kFew) return;
+    SearchOptions alone = options_;
+    alone.each_site = false;
+    alone.operations /= 4 * static_cast<double>(found_.sites.size());
+    for (const Order& site : found_.sites) {
+      if (site.size() < 2) continue;
+      Problem inside = problem_;
+      std::fill(inside.memory_bytes.begin(), inside.memory_bytes.end(), 0.0);
+      for (const int32_t peer : site) {
+        const auto at = static_cast<size_t>(peer);
+        inside.memory_bytes[at] = problem_.memory_bytes[at];
+      }
+      for (const Scored& scored : Searcher(inside, alone).run().layouts) {
+        pool_.add(scored.layout);
+        if (!found_.single_site || scored.step_s < found_.single_site->step_s) {
+          found_.single_site = scored;
+        }
+      }
     }
   }
 
@@ -226,7 +252,8 @@ class Searcher {
       const auto actions =
           7 * start.ends.size() * static_cast<size_t>(problem_.schedule.micro_batches);
       const double each = kAction * static_cast<double>(std::min(kPlayedActions, actions));
-      const double trials = std::min(2000.0, options_.operations / (8 * kStarts) / each);
+      const double trials =
+          std::min(2000.0, options_.polish * options_.operations / kStarts / each);
       const Layout better = improve(problem_, start, static_cast<size_t>(trials),
                                     [](const Problem& problem, const Layout& layout) {
                                       return score_layout(problem, layout).step_s;

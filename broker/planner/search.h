@@ -3,7 +3,8 @@
 //
 // 1. Peers are clustered by bandwidth; the tree gives sites and a path through all peers.
 // 2. Orders: the path and orders by memory and speed, sites permuted, each group of the tree
-//    alone; of few peers all orders. For each the exact split (split.h), which may skip any peer.
+//    alone; of few peers all orders, and each site as a problem of its own. For each the exact
+//    split (split.h), which may skip any peer.
 // 3. Local search on the best: swap, replace, reverse, move a boundary, drop or add a stage, and
 //    the exact split again for the order found.
 // 4. The best by the closed form are played (pipeline.h), with the best single peer and the best
@@ -29,6 +30,8 @@ struct Found {
 struct SearchOptions {
   size_t keep = 12;         // layouts that are played and given back
   double operations = 3e8;  // about as many basic operations
+  double polish = 0.125;    // share of them, on top, for layouts moved by what the play says
+  bool each_site = true;    // of few peers each site is searched alone, too
 };
 
 Found search(const Problem& problem, const SearchOptions& options = {});

@@ -229,6 +229,7 @@ TEST_F(PlannerGap, FollowsLatencyTransferAndWorkOfEitherWay) {
 
 TEST_F(PlannerGap, CountsItsActivationsAndGivesWayToMemory) {
   spec_.pipeline.recompute = job::Recompute::kNever;
+  spec_.pipeline.schedule = job::PipelineSchedule::k1F1B;
   graph_ = chain_graph(1, 4, 16);  // there is one place to cut
   const std::vector<PlannerLink> far = {{"p-0", "p-1", 3.9e3 * compute_s(), 0}};
   const job::Plan near = plan({}), wide = plan(far);

@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "broker/planner/planner.h"
+#include "job/names.h"
 #include "tests/unit/broker/graphs.h"
 #include "tests/unit/planner/problems.h"
 
@@ -221,6 +222,61 @@ RC_GTEST_PROP(PlanProperty, IsNeverWorseThanItsAlternativesNorOverMemory, (uint6
   const auto again = plan_job(graph, spec, peers, links, options);
   RC_ASSERT(again->plan.reason == report->plan.reason);
   RC_ASSERT(again->plan.partition == report->plan.partition);
+}
+
+// Sites of one to four peers with fast links inside and slow ones between.
+TEST(PlanAuto, IsAsGoodAsTheSchedulesAndSitesItMayChoose) {
+  const PlannerOptions options;
+  const double slack = 1 / (1 - options.least_gain) + 1e-9;
+  int zero_bubble = 0, counted = 0;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    Rng rng(seed);
+    const auto one_of = [&](std::vector<double> values) {
+      return values[rng.below(values.size())];
+    };
+    const opdag::Graph graph = chain_graph(static_cast<int>(4 + rng.below(12)), 32, 32);
+    std::vector<std::vector<PlannerPeer>> sites(3);
+    std::vector<PlannerPeer> peers;
+    for (auto& site : sites) {
+      for (uint64_t more = 1 + rng.below(4); more > 0; --more) {
+        site.push_back({"p" + std::to_string(peers.size()), 1, 400000 + rng.below(4000000),
+                        1e-3 * std::exp(2 * rng.uniform())});
+        peers.push_back(site.back());
+      }
+    }
+    std::vector<PlannerLink> links;
+    for (const auto& a : sites) {
+      for (const auto& b : sites) {
+        const double latency_ms = one_of({1, 10, 50}), mbit_s = one_of({8, 50, 500});
+        for (const PlannerPeer& from : a) {
+          for (const PlannerPeer& to : b) {
+            if (from.id == to.id) continue;
+            links.push_back(&a == &b ? PlannerLink{from.id, to.id, 0.1, 1000}
+                                     : PlannerLink{from.id, to.id, latency_ms, mbit_s});
+          }
+        }
+      }
+    }
+    job::JobSpec spec = chain_spec(32 * static_cast<int64_t>(2 + rng.below(10)));
+    const auto step_s = [&](job::PipelineSchedule schedule, const std::vector<PlannerPeer>& of) {
+      spec.pipeline.schedule = schedule;
+      const auto report = plan_job(graph, spec, of, links, options);
+      if (!report.ok()) return std::numeric_limits<double>::infinity();
+      zero_bubble += report->plan.schedule == job::PipelineSchedule::kZbH1 ? 1 : 0;
+      return report->prediction.step_s;
+    };
+    const double chosen = step_s(job::PipelineSchedule::kAuto, peers);
+    if (!std::isfinite(chosen)) continue;
+    ++counted;
+    for (const auto schedule : {job::PipelineSchedule::k1F1B, job::PipelineSchedule::kZbH1}) {
+      EXPECT_LE(chosen, slack * step_s(schedule, peers)) << seed << job::name_of(schedule);
+    }
+    for (const auto& site : sites) {
+      EXPECT_LE(chosen, slack * step_s(job::PipelineSchedule::kAuto, site)) << seed;
+    }
+  }
+  EXPECT_GT(counted, 8);
+  EXPECT_GT(zero_bubble, 12 + 3) << "beside those asked for";
 }
 
 }  // namespace
