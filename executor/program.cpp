@@ -61,6 +61,9 @@ class Program::Compiler {
     program_.slots_ = static_cast<size_t>(next_slot_);
     if (!tape_serves_) program_.differentiation_ = Differentiation::kAutograd;
     drop_unread();
+    for (const Step& step : program_.steps_) {
+      if (step.random) program_.draws_.push_back(step.node);
+    }
     find_last_uses();
     return std::move(program_);
   }
@@ -128,7 +131,6 @@ class Program::Compiler {
     plan_gradients(node, step);
     if (const opdag::OpInfo* info = opdag::find_op(node.op)) {
       step.random = opdag::draws_random(node);
-      if (step.random) program_.draws_.push_back(node.id);
       for (std::string_view name : info->writes_buffers) {
         const auto index = step.handle->schema().argumentIndexWithName(name);
         if (index) step.buffer_arguments.push_back(*index);

@@ -30,6 +30,29 @@ at::Tensor at_fixed_place(const at::Tensor& tensor) {
   return fixed.copy_(tensor);
 }
 
+// Copies between tensors of the same forms: one launch for all of an element type, since a stage
+// may have hundreds of small ones.
+class Copies {
+ public:
+  void add(const at::Tensor& to, const at::Tensor& from) {
+    auto& [destinations, sources] = by_type_[to.scalar_type()];
+    destinations.push_back(to);
+    sources.push_back(from);
+  }
+  at::Tensor clone(const at::Tensor& tensor) {
+    at::Tensor result = at::empty_like(tensor);
+    add(result, tensor);
+    return result;
+  }
+  void run() {
+    for (auto& [type, lists] : by_type_) at::_foreach_copy_(lists.first, lists.second);
+    by_type_.clear();
+  }
+
+ private:
+  std::map<at::ScalarType, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> by_type_;
+};
+
 // Gradients of stable inputs that share their memory with no other.
 std::vector<bool> lendable(const std::vector<at::Tensor>& gradients,
                            const std::vector<bool>& stable) {
@@ -208,9 +231,11 @@ Result<Program::Values> CapturedProgram::run(std::vector<at::IValue> inputs,
     usable_ = false;
     return program_.run(std::move(inputs), context);
   }
+  Copies copies;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!stable_[i]) pass->inputs[i].copy_(inputs[i].toTensor());
+    if (!stable_[i]) copies.add(pass->inputs[i], inputs[i].toTensor());
   }
+  copies.run();
   return replay(*pass, context);
 }
 
@@ -268,10 +293,13 @@ Program::Values CapturedProgram::replay(Pass& pass, const RunContext& context) {
   for (opdag::NodeId node : program_.draws()) seeds.push_back(Program::seed_of(node, context));
   pass.forward->replay(seeds);
   Program::Values values;
+  Copies copies;
   for (const at::IValue& output : pass.values.outputs) {
-    values.outputs.push_back(output.isTensor() ? at::IValue(output.toTensor().clone()) : output);
+    values.outputs.push_back(output.isTensor() ? at::IValue(copies.clone(output.toTensor()))
+                                               : output);
   }
-  for (const at::Tensor& tap : pass.values.taps) values.taps.push_back(tap.clone());
+  for (const at::Tensor& tap : pass.values.taps) values.taps.push_back(copies.clone(tap));
+  copies.run();
   values.recording = std::make_unique<PassRecording>(*this, pass, context);
   return values;
 }

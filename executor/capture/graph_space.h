@@ -28,7 +28,8 @@ class GraphSpace {
 
   // Records what `work` queues without running it. Tensors that outlive `work` stay at their place
   // and hold what the last replay wrote. `work` runs each call that draws random numbers by `draw`,
-  // `draws` in all. Throws what `work` throws; the space is then of no use.
+  // `draws` in all. Throws what `work` or the device throws; this space is then of no use, plain
+  // work goes on.
   using Draw = std::function<void(const std::function<void()>& call)>;
   virtual std::unique_ptr<DeviceGraph> capture(
       size_t draws, const std::function<void(const Draw& draw)>& work) = 0;

@@ -1,10 +1,12 @@
 #include "executor/capture/graph_space.h"
 // After aten.h: the one file that needs the headers of CUDA.
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 
 #include <map>
@@ -40,6 +42,28 @@ c10::Stream capture_stream(c10::DeviceIndex device) {
   }
   at::accelerator::emptyCache();
   return known->second;
+}
+
+// What is queued on `then` from now on comes after what is queued on `first`.
+void order(const c10::Stream& first, const c10::Stream& then) {
+  c10::Event event(first.device_type());
+  event.record(first);
+  event.block(then);
+}
+
+// A capture that CUDA has refused ends without what CUDAGraph::capture_end does: allocators would
+// go on as in a capture, and the default generator refuse every draw.
+void clean_up(at::Device device, at::cuda::MempoolId_t pool) {
+  const auto despite = [](const auto& call) {
+    try {
+      call();
+    } catch (const std::exception&) {  // it had been ended
+    }
+  };
+  despite([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device.index(), pool); });
+  despite([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool); });
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  generator.graphsafe_set_state(at::cuda::detail::createCUDAGenerator(device.index()));
 }
 
 // While it lives, the device's default generator is another one: operators draw from it whatever
@@ -89,6 +113,8 @@ class CudaGraphSpace final : public GraphSpace {
                                        const std::function<void(const Draw& draw)>& work) override {
     auto captured = std::make_unique<CudaGraph>(device_, draws);
     const c10::StreamGuard guard(stream_);
+    // A capture writes the seeds' memory, which work that is queued outside may still read.
+    order(guard.original_stream(), stream_);
     size_t next = 0;
     const Draw draw = [&](const std::function<void()>& call) {
       const GeneratorGuard instead(device_, captured->generators.at(next++));
@@ -103,10 +129,17 @@ class CudaGraphSpace final : public GraphSpace {
       try {
         captured->graph.capture_end();
       } catch (const std::exception&) {  // what went wrong first is what is told
+        clean_up(device_, pool_);
       }
       throw;
     }
-    captured->graph.capture_end();
+    try {
+      captured->graph.capture_end();
+    } catch (const std::exception&) {
+      clean_up(device_, pool_);
+      throw;
+    }
+    order(stream_, guard.original_stream());
     return captured;
   }
 

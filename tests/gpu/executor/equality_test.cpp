@@ -6,7 +6,9 @@
 #include <ATen/Context.h>
 
 #include <cmath>
+#include <numeric>
 
+#include "executor/capture/capturable.h"
 #include "executor/checkpoint.h"
 #include "job/names.h"
 #include "tests/support/exported_models.h"
@@ -148,6 +150,9 @@ TEST_F(GpuDropout, ADrawIsTheSameCapturedOrNot) {
   for (const auto& [precision, tolerance] :
        {std::pair{Precision::kFp64, 1e-10}, {Precision::kFp32, 1e-5}, {Precision::kBf16, 1e-3}}) {
     const Model model = load("gpt2_dropout", precision == Precision::kFp64, "cuda");
+    std::vector<int32_t> nodes(model.graph.nodes.size());
+    std::iota(nodes.begin(), nodes.end(), 0);
+    EXPECT_EQ(why_not_capturable(model.graph, nodes), "");
     const RunSpec oracle{.precision = precision,
                          .device = kCard,
                          .capture = false,

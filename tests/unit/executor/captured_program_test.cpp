@@ -79,5 +79,72 @@ TEST(CapturedProgram, WhereACaptureFailsTheStepGoesOnPlainly) {
   }
 }
 
+// Says what it was asked to capture and to replay.
+class TellingSpace final : public GraphSpace {
+ public:
+  struct Told {
+    std::vector<size_t> draws, drawn;
+    std::vector<std::vector<uint64_t>> seeds;
+  };
+  explicit TellingSpace(Told& told) : told_(told) {}
+  std::unique_ptr<DeviceGraph> capture(size_t draws,
+                                       const std::function<void(const Draw&)>& work) override {
+    class Graph final : public DeviceGraph {
+     public:
+      explicit Graph(Told& told) : told_(told) {}
+      void replay(const std::vector<uint64_t>& seeds) override { told_.seeds.push_back(seeds); }
+
+     private:
+      Told& told_;
+    };
+    size_t drawn = 0;
+    work([&](const std::function<void()>& call) {
+      ++drawn;
+      call();
+    });
+    told_.draws.push_back(draws);
+    told_.drawn.push_back(drawn);
+    return std::make_unique<Graph>(told_);
+  }
+
+ private:
+  Told& told_;
+};
+
+TEST(CapturedProgram, EachReplayHasTheSeedsOfItsMicroBatchInTheOrderOfTheDraws) {
+  GraphBuilder b;
+  const auto x = b.input("x", {4, 8});
+  const auto first = b.dropout(x, 0.5);
+  b.dropout(first, 0.5);  // nobody reads it: it is not run
+  const auto y = b.mean(b.dropout(b.tanh(first), 0.5));
+  const opdag::Graph graph = must(b.build());
+  ProgramSpec spec;
+  spec.nodes = {0, 1, 2, 3, 4};
+  spec.inputs = {{x, opdag::kNone}};
+  spec.gradients = {true};
+  spec.outputs = {y};
+  const Program program = must(Program::compile(graph, spec));
+  const std::vector<opdag::NodeId> nodes{graph.nodes[0].id, graph.nodes[3].id};
+  EXPECT_EQ(program.draws(), nodes);
+  TellingSpace::Told told;
+  CapturedProgram captured(program, [&] { return std::make_unique<TellingSpace>(told); }, {false});
+  const at::Tensor input = at::randn({4, 8});
+  std::vector<std::vector<uint64_t>> expected;
+  for (int64_t step = 0; step < 6; ++step) {
+    RunContext context;
+    context.seed = 9;
+    context.step = step;
+    context.micro_batch = static_cast<int32_t>(step % 2);
+    auto values = must(captured.run({input}, context));
+    if (step < 2) continue;  // warm-ups
+    expected.push_back({Program::seed_of(nodes[0], context), Program::seed_of(nodes[1], context)});
+    values.recording->backward({{false, 0, at::ones({})}});
+    expected.emplace_back();  // a backward draws nothing
+  }
+  EXPECT_EQ(told.seeds, expected);
+  EXPECT_EQ(told.draws, (std::vector<size_t>{2, 0}));
+  EXPECT_EQ(told.drawn, told.draws);
+}
+
 }  // namespace
 }  // namespace weft::executor::testing
