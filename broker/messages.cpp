@@ -16,6 +16,7 @@ constexpr int kMaxTensors = 1 << 20;
 constexpr size_t kMaxText = 4096;
 // Of a probe's answer. Rates below that of a telegraph or above that of memory are no link's.
 constexpr int kMaxProbedLinks = 2, kMaxTrains = 64;
+constexpr double kLeastComputeS = 1e-9, kMostComputeS = 1e9;  // of a step
 constexpr double kMaxProbeS = 600, kMaxProbeBytes = 1e12, kMaxProbeRate = 1e12;
 
 std::string bounded(const std::string& text) {
@@ -155,7 +156,8 @@ std::optional<Event> event_of(const std::string& peer, const proto::WorkerReport
   result.step = event.step;
   result.loss = finite(event.loss);
   result.seconds = std::isfinite(event.seconds) ? event.seconds : 0;
-  result.compute_s = std::isfinite(event.compute_s) ? std::max(event.compute_s, 0.0) : 0;
+  const bool told = event.compute_s >= kLeastComputeS && event.compute_s <= kMostComputeS;
+  result.compute_s = told ? event.compute_s : 0;
   return result;
 }
 

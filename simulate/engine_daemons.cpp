@@ -45,7 +45,7 @@ void Engine::hello(int32_t peer) {
   const SimPeer& known = world_.peer(peer);
   broker::PeerHello hello{known.id, daemon(peer).session, {}, {}};
   hello.capabilities.cores = known.device.cores;
-  hello.capabilities.device = "cpu";  // its workers tell how long they compute
+  hello.capabilities.device = "cpu";  // whose workers tell of the step they report
   hello.capabilities.memory_bytes = known.device.memory_bytes;
   if (const auto& work = daemon(peer).work; work && !over(*work)) {
     hello.assignments.push_back(reported(work->job, work->epoch, work->stage, work->phase));

@@ -67,9 +67,8 @@ struct StageReport {
   Kind kind = Kind::kAlive;
   int64_t step = 0;
   std::optional<double> loss, accuracy;
-  double seconds = 0;  // of the step; of kAlive: since the compute thread moved
-  double compute_s =
-      0;  // in which the device computed, of this step or one just before; 0: unknown
+  double seconds = 0;    // of the step; of kAlive: since the compute thread moved
+  double compute_s = 0;  // the device's, of this step or on a card of the last it has done; 0: none
 };
 struct ShardStored {
   std::string peer, job;

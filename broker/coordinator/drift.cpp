@@ -13,6 +13,13 @@ namespace {
 // Ratios within these are noise: models are off by a tenth, machines wander by as much.
 constexpr double kSlower = 1.25, kFaster = 0.67;
 
+// Beyond these no machine differs from what it was planned as; a peer says what it likes.
+constexpr double kMost = 1000;
+
+double bounded(double ratio) {
+  return std::clamp(ratio, 1 / kMost, kMost);
+}
+
 void push(std::vector<double>& window, double value) {
   if (window.size() == DriftWatch::kWindow) window.erase(window.begin());
   window.push_back(value);
@@ -66,7 +73,7 @@ double model_error(const DriftWatch& watch, const job::Plan& plan) {
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     const double predicted_s = plan.stages[stage].compute_s;
     const auto best_s = watch.best_compute_s(stage);
-    if (best_s && predicted_s > 0) ratios.push_back(*best_s / predicted_s);
+    if (best_s && predicted_s > 0) ratios.push_back(bounded(*best_s / predicted_s));
   }
   if (ratios.empty()) return 1;
   std::sort(ratios.begin(), ratios.end());
@@ -78,7 +85,7 @@ std::optional<double> stage_drift(const DriftWatch& watch, const job::Plan& plan
   const double predicted_s = plan.stages.at(stage).compute_s;
   const auto real_s = watch.compute_s(stage);
   if (!real_s || !(predicted_s > 0)) return std::nullopt;
-  const double ratio = *real_s / predicted_s;
+  const double ratio = bounded(*real_s / predicted_s);
   if (ratio < kSlower && ratio > kFaster) return std::nullopt;
   return ratio;
 }

@@ -20,8 +20,8 @@ class DriftWatch {
 
   // A run of a plan begins after first_step. checkpoint_every: 0 where only the end has one.
   void begin(size_t stages, int64_t first_step, int64_t checkpoint_every);
-  // A stage's step: its wall time and the part in which it computed; numbers that are no times
-  // change nothing.
+  // A stage's step: its wall time, and how long it computed in it or, on a card, in the one before;
+  // numbers that are no times change nothing.
   void add(size_t stage, int64_t step, double seconds, double compute_s);
 
   // Medians of full windows. A step is what the first stage sees, which is the last to end it.

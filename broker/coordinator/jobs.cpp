@@ -52,8 +52,10 @@ void Machine::learn_speed(const Job& owner, const StageReport& event) {
   constexpr int64_t kWarmUpSteps = 2;  // of a run: memory, caches and libraries are new to it
   const auto stage = static_cast<size_t>(event.stage);
   Peer* entry = peer(event.peer);
-  if (entry == nullptr || !owner.plan || stage >= owner.plan->stages.size() ||
-      event.step <= owner.resume_step + kWarmUpSteps) {
+  if (entry == nullptr || !owner.plan || stage >= owner.plan->stages.size()) return;
+  const int64_t behind =
+      entry->capabilities.device == "cpu" ? 0 : 1;  // a card tells the step before
+  if (event.step <= owner.resume_step + kWarmUpSteps + behind) {
     return;
   }
   const job::StagePlan& planned = owner.plan->stages[stage];

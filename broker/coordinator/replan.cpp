@@ -12,7 +12,8 @@ namespace {
 // slowest the job has, to be worth a look.
 constexpr double kFaster = 1.1;
 
-constexpr double kNoise = 1.25;  // in the speed of a peer
+constexpr double kNoise = 1.25;        // in the speed of a peer
+constexpr double kMostSlowness = 1e4;  // and one over it the least, whatever peers tell
 
 }  // namespace
 
@@ -98,7 +99,8 @@ void Machine::remember_slowness(const Job& job) {
     const auto ratio = stage_drift(job.drift, *job.plan, stage);
     if (holder == nullptr || !ratio || stage >= job.planned_factors.size()) continue;
     Slowness& slowness = holder->slowness;
-    const double factor = job.planned_factors[stage] * *ratio;
+    const double factor =
+        std::clamp(job.planned_factors[stage] * *ratio, 1 / kMostSlowness, kMostSlowness);
     if (*ratio > 1 && (slowness.factor <= 0 || factor > kNoise * slowness.factor)) {
       slowness.believe_ms = std::clamp(4 * slowness.believe_ms, options_.believe_slow_ms,
                                        options_.believe_slow_most_ms);

@@ -66,6 +66,11 @@ void print_peer(const json& peer) {
              profile.value("seconds", 0.0), profile.value("threads", 0),
              human_bytes(profile.value("memory_free_bytes", 0.0)),
              human_bytes(profile.value("memory_total_bytes", 0.0)));
+  const auto rate = [&](const char* key) { return profile.value(key, json()); };
+  if (rate("to_device_gbyte_s").is_number() && rate("from_device_gbyte_s").is_number()) {
+    fmt::print("copies to the device {:.3g} GB/s, from it {:.3g} GB/s\n",
+               rate("to_device_gbyte_s").get<double>(), rate("from_device_gbyte_s").get<double>());
+  }
   for (const char* precision : {"fp32", "bf16"}) print_costs(precision, profile.at(precision));
 }
 

@@ -105,7 +105,9 @@ class Watch {
   static std::string busy_text(const json& step) {
     std::string text;
     for (const json& stage : step.value("stages", json::array())) {
-      text += fmt::format("{}{:.0f}", text.empty() ? "" : " ", 100 * number(stage, "busy", 0));
+      const double busy = number(stage, "busy", -1);  // none where it is not known yet
+      text += text.empty() ? "" : " ";
+      text += busy < 0 ? "-" : fmt::format("{:.0f}", 100 * busy);
     }
     return text.empty() ? text : "  busy% [" + text + "]";
   }

@@ -67,7 +67,8 @@ def test_workers_equal_one(folder, model, data, alone, place, precision):
         told = [(e["compute_s"], e["seconds"]) for e in worker.all_of("step")]
         assert all(compute >= 0 for compute, _ in told)
         late = told[len(told) // 2:]
-        assert 0 < sum(c for c, _ in late) < 1.1 * sum(s for _, s in late), told
+        computed, took = sum(c for c, _ in late), sum(s for _, s in late)
+        assert 0.02 * took < computed < 1.1 * took, told
     steps = [[(e["loss_scale"], e["skipped_steps"]) for e in w.all_of("step")]
              for w in cut.workers + alone[precision].workers]
     assert all(other == steps[0] for other in steps), "the stages scale alike"

@@ -55,6 +55,8 @@ TEST(StepMessageTest, OnlyTimesAreTakenForCompute) {
   EXPECT_EQ(compute_s(0.5), 0.5);
   EXPECT_EQ(compute_s(2.5), 2.5);  // of a longer step before
   EXPECT_EQ(compute_s(-1), 0);
+  EXPECT_EQ(compute_s(5e-324), 0);
+  EXPECT_EQ(compute_s(1.7e308), 0);
   EXPECT_EQ(compute_s(std::numeric_limits<double>::infinity()), 0);
   EXPECT_EQ(compute_s(std::numeric_limits<double>::quiet_NaN()), 0);
 }

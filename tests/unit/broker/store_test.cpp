@@ -145,6 +145,22 @@ TEST(StepLog, ReleasesARowWhenEveryStageAndTheDueEvaluationAreThere) {
   EXPECT_EQ(log.take(true).size(), 1u);
 }
 
+TEST(StepLog, AStageIsBusyForAsMuchOfItsStepAsIsKnown) {
+  StepLog log({}, 1, false);
+  int64_t step = 0;
+  const auto busy = [&](double seconds, double compute_s) {
+    job::WorkerEvent event = step_event(++step, 1);
+    event.seconds = seconds;
+    event.compute_s = compute_s;
+    log.add_step(0, event);
+    return log.take(true).at(0).second["stages"][0]["busy"];
+  };
+  EXPECT_EQ(busy(2, 0.5), 0.25);
+  EXPECT_EQ(busy(2, 2.5), 1) << "of a longer step before";
+  EXPECT_TRUE(busy(2, 0).is_null());
+  EXPECT_TRUE(busy(0, 1).is_null());
+}
+
 TEST(StepLog, TheRateStandsStillWhileStepsAreSkipped) {
   job::TrainSpec train;
   train.steps = 8;
