@@ -216,7 +216,7 @@ void keep_faster(std::optional<Realised>& known, std::optional<Realised>& other)
 // where one of its single sites is better than what was chosen.
 Status try_zero_bubble(PlanInputs& in, const GraphChain& chain, double least_gain,
                        Candidates& candidates, Realised& chosen) {
-  constexpr size_t kMany = 32;  // of more peers, whose plans take long, part of the effort
+  constexpr size_t kMany = 12;  // of more peers, whose plans take long, part of the effort
   SearchOptions effort;
   if (in.peers.size() > kMany) {
     effort.operations /= 4;

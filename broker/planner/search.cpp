@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "broker/planner/cluster.h"
 #include "broker/planner/local_search.h"
@@ -31,7 +32,7 @@ class Searcher {
     const SplitOptions plain;
     const double cost = split_cost(problem_, problem_.peers(), plain);
     const auto most = static_cast<size_t>(std::clamp(budget_.left() / 2 / cost, 1.0, 720.0));
-    orders_ = promising_orders(problem_, tree, found_.sites, most);
+    orders_ = with_room(promising_orders(problem_, tree, found_.sites, most));
     for (const Order& order : orders_) {
       if (!budget_.spend(cost) && !pool_.items().empty()) break;
       pool_.add(split_order(problem_, costs_, order, plain));
@@ -86,10 +87,23 @@ class Searcher {
     }
   }
 
+  bool has_room(int32_t peer) const { return problem_.memory_bytes[static_cast<size_t>(peer)] > 0; }
+
+  // Orders without the peers that can hold nothing, each once.
+  std::vector<Order> with_room(std::vector<Order> orders) const {
+    std::vector<Order> result;
+    std::set<Order> known;
+    for (Order& order : orders) {
+      std::erase_if(order, [this](int32_t peer) { return !has_room(peer); });
+      if (!order.empty() && known.insert(order).second) result.push_back(std::move(order));
+    }
+    return result;
+  }
+
   // A search over everybody may miss what one over a site's own peers finds. The others have no
   // memory then.
   void search_each_site() {
-    constexpr size_t kFew = 32;
+    constexpr size_t kFew = 12;
     if (!options_.each_site || found_.sites.size() < 2 || problem_.peers() > kFew) return;
     SearchOptions alone = options_;
     alone.each_site = false;
@@ -124,8 +138,9 @@ class Searcher {
       }
       Order order;
       for (const int32_t peer : path) {
-        if (inside[static_cast<size_t>(peer)]) order.push_back(peer);
+        if (inside[static_cast<size_t>(peer)] && has_room(peer)) order.push_back(peer);
       }
+      if (order.empty()) continue;
       for (const bool reversed : {false, true}) {
         const double cost = split_cost(problem_, order.size(), {});
         if (budget_.left() - cost < reserve || !budget_.spend(cost)) return;
@@ -283,7 +298,8 @@ class Searcher {
     std::vector<bool> used(problem_.peers(), false);
     for (const int32_t peer : order) used[static_cast<size_t>(peer)] = true;
     for (size_t peer = 0; peer < used.size(); ++peer) {
-      if (!used[peer]) order.push_back(static_cast<int32_t>(peer));
+      const auto at = static_cast<int32_t>(peer);
+      if (!used[peer] && has_room(at)) order.push_back(at);
     }
     return order;
   }

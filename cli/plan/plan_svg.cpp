@@ -78,7 +78,7 @@ class Drawing {
     std::string text = fmt::format("{} stages on {} peers", report_.plan.stages.size(),
                                    report_.plan.stages.size() + report_.left_out.size());
     if (report_.timed) {
-      text += fmt::format(", {} a step", human_duration(report_.prediction.step_s));
+      text += fmt::format(", {:.3g} s a step", report_.prediction.step_s);
     }
     return text;
   }
