@@ -95,8 +95,9 @@ void print_plan(const json& answer) {
   print_table(rows);
   const double predicted = plan.value("step_s", 0.0);
   const json observed = answer.value("observed_step_s", json());
-  fmt::print("{}, gap {}; a step: {} predicted, {} observed\n", plan.value("schedule", ""),
-             plan.value("gap", 1), predicted > 0 ? fmt::format("{:.3g} s", predicted) : "not",
+  fmt::print("{}, gap {}; a step: {} predicted, {} observed; the stages' times are of a step\n",
+             plan.value("schedule", ""), plan.value("gap", 1),
+             predicted > 0 ? fmt::format("{:.3g} s", predicted) : "not",
              observed.is_number() ? fmt::format("{:.3g} s", observed.get<double>()) : "none");
 }
 

@@ -135,6 +135,7 @@ void print_report(const broker::PlanReport& report) {
                     human_bytes(static_cast<double>(stage.parameter_bytes))});
   }
   print_table(rows);
+  fmt::print("times are of a micro-batch\n");
   print_codecs(report);
   for (const broker::PlanLeftOut& left : report.left_out) {
     fmt::print("left out {}: {}\n", left.peer, left.why);
