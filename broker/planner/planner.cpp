@@ -211,22 +211,32 @@ void keep_faster(std::optional<Realised>& known, std::optional<Realised>& other)
   if (other && (!known || other->step_s < known->step_s)) known = std::move(other);
 }
 
+// The plans that were found for 1F1B under ZB-H1.
+std::vector<Realised> under_zero_bubble(const PlanInputs& in, const std::vector<Realised>& plans) {
+  std::vector<Realised> result;
+  for (const Realised& plan : plans) {
+    if (!plan.timed || plan.peers.size() < 2) continue;
+    Realised other = plan;
+    if (settle_memory(in, other)) result.push_back(std::move(other));
+  }
+  return result;
+}
+
 // Of "auto": the same under ZB-H1, which fills idle time with gradients of weights at the same
-// memory, so that other layouts may be best. It is taken where it gains the least worth having, or
-// where one of its single sites is better than what was chosen.
+// memory, so that other layouts may be best; of many peers, whose plans take long, the layouts
+// found for 1F1B. It is taken where it gains the least worth having, or where one of its single
+// sites is better than what was chosen.
 Status try_zero_bubble(PlanInputs& in, const GraphChain& chain, double least_gain,
                        Candidates& candidates, Realised& chosen) {
-  constexpr size_t kMany = 12;  // of more peers, whose plans take long, part of the effort
-  SearchOptions effort;
-  if (in.peers.size() > kMany) {
-    effort.operations /= 4;
-    effort.polish *= 4;
-  }
+  constexpr size_t kMany = 12;
   PlanInputs split = in;
   split.schedule.kind = job::PipelineSchedule::kZbH1;
-  WEFT_TRY(Candidates others, find_candidates(split, chain, effort));
-  for (const Layout& layout : candidates.layouts) {
-    if (auto plan = realise_layout(split, chain, layout)) others.plans.push_back(std::move(*plan));
+  Candidates others;
+  if (in.peers.size() <= kMany) {
+    WEFT_TRY(others, find_candidates(split, chain, {}));
+  }
+  for (Realised& plan : under_zero_bubble(split, candidates.plans)) {
+    others.plans.push_back(std::move(plan));
   }
   if (others.plans.empty()) return {};
   Realised best = choose(others, least_gain);

@@ -267,8 +267,7 @@ class Searcher {
       const auto actions =
           7 * start.ends.size() * static_cast<size_t>(problem_.schedule.micro_batches);
       const double each = kAction * static_cast<double>(std::min(kPlayedActions, actions));
-      const double trials =
-          std::min(2000.0, options_.polish * options_.operations / kStarts / each);
+      const double trials = std::min(2000.0, options_.operations / (8 * kStarts) / each);
       const Layout better = improve(problem_, start, static_cast<size_t>(trials),
                                     [](const Problem& problem, const Layout& layout) {
                                       return score_layout(problem, layout).step_s;

@@ -30,7 +30,6 @@ struct Found {
 struct SearchOptions {
   size_t keep = 12;         // layouts that are played and given back
   double operations = 3e8;  // about as many basic operations
-  double polish = 0.125;    // share of them, on top, for layouts moved by what the play says
   bool each_site = true;    // of few peers each site is searched alone, too
 };
 
