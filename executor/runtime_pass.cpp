@@ -101,13 +101,9 @@ void RuntimeImpl::after_forward(int32_t micro_batch, InFlight& flight, Program::
   }
   for (const auto& [held, output] : program.buffer_updates) {
     HeldTensor& buffer = held_[held];
-    const at::Tensor& made = values.outputs[output].toTensor();
-    const auto type = buffer.value.scalar_type();
-    // Another tensor than before, and than what a backward still to come has saved.
-    const bool ours = made.use_count() == 1 && made.storage().use_count() == 1;
-    buffer.value = ours && made.scalar_type() == type && !made.requires_grad()
-                       ? made
-                       : made.detach().to(type).clone();
+    // A new tensor: the old one may be saved for a backward still to come.
+    buffer.value =
+        values.outputs[output].toTensor().detach().to(buffer.value.scalar_type()).clone();
   }
   flight.recording = std::move(values.recording);
   if (program.loss != SIZE_MAX) {

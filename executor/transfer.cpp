@@ -69,7 +69,7 @@ class CardTransfer final : public Transfer {
 
   void copy_to_host(const at::Tensor& row, const at::Tensor& host) override {
     if (row.numel() == 0) return;
-    wait_for(compute(), out_);
+    order(compute(), out_);
     const c10::StreamGuard stream(out_);
     host.copy_(row, /*non_blocking=*/true);
     // The allocator would give the memory of a source away as soon as it is dropped.
@@ -90,19 +90,13 @@ class CardTransfer final : public Transfer {
       moved = at::empty_strided(host.sizes(), host.strides(), options);
       if (host.numel() > 0) byte_row(moved).copy_(pinned(host), /*non_blocking=*/true);
     }
-    wait_for(in_, compute());
+    order(in_, compute());
     moved.record_stream(compute());
     return moved;
   }
 
  private:
   c10::Stream compute() const { return guard_.getStream(device_); }
-
-  static void wait_for(const c10::Stream& first, const c10::Stream& then) {
-    c10::Event event(first.device_type());
-    event.record(first);
-    event.block(then);
-  }
 
   at::Tensor pinned(const at::Tensor& host) {
     const at::Tensor row = byte_row(host);
@@ -123,6 +117,12 @@ class CardTransfer final : public Transfer {
 std::unique_ptr<Transfer> Transfer::make(at::Device device) {
   if (device.is_cpu()) return std::make_unique<HostTransfer>();
   return std::make_unique<CardTransfer>(device);
+}
+
+void order(const c10::Stream& first, const c10::Stream& then) {
+  c10::Event event(first.device_type());
+  event.record(first);
+  event.block(then);
 }
 
 Transfer& host_transfer() {

@@ -4,6 +4,8 @@
 // Compute thread only.
 #pragma once
 
+#include <c10/core/Stream.h>
+
 #include <memory>
 
 #include "executor/aten.h"
@@ -42,6 +44,9 @@ class Transfer {
  protected:
   Transfer() = default;
 };
+
+// What is queued on `then` from now on comes after what is queued on `first`.
+void order(const c10::Stream& first, const c10::Stream& then);
 
 // Of tensors that never leave the host. It has no state: any thread.
 Transfer& host_transfer();

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/statistics.h"
+#include "broker/coordinator/correction.h"
 
 namespace weft::broker {
 namespace {
@@ -13,11 +14,8 @@ namespace {
 // Ratios within these are noise: models are off by a tenth, machines wander by as much.
 constexpr double kSlower = 1.25, kFaster = 0.67;
 
-// Beyond these no machine differs from what it was planned as; a peer says what it likes.
-constexpr double kMost = 1000;
-
 double bounded(double ratio) {
-  return std::clamp(ratio, 1 / kMost, kMost);
+  return std::clamp(ratio, 1 / kMostSlowness, kMostSlowness);
 }
 
 void push(std::vector<double>& window, double value) {

@@ -12,8 +12,7 @@ namespace {
 // slowest the job has, to be worth a look.
 constexpr double kFaster = 1.1;
 
-constexpr double kNoise = 1.25;        // in the speed of a peer
-constexpr double kMostSlowness = 1e4;  // and one over it the least, whatever peers tell
+constexpr double kNoise = 1.25;  // in the speed of a peer
 
 }  // namespace
 

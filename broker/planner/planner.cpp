@@ -155,17 +155,17 @@ struct Candidates {
   std::vector<Realised> plans;
   std::optional<Realised> single_peer, single_site;
   std::vector<std::vector<int32_t>> sites;
-  std::vector<Layout> layouts;  // empty: by the chain's memory none fits
+  bool fits = false;  // by the chain's memory some layout does
 };
 
-Candidates candidates_of(const PlanInputs& in, const GraphChain& chain, double memory_share,
-                         SearchOptions effort) {
+Candidates candidates_of(const PlanInputs& in, const GraphChain& chain, double memory_share) {
+  SearchOptions effort;
   // Where nothing was measured, few orders of peers differ.
   if (!in.network.measured()) effort.operations /= 10;
   Found found = search(problem_of(in, chain, memory_share), effort);
   Candidates result;
   result.sites = std::move(found.sites);
-  for (const Scored& scored : found.layouts) result.layouts.push_back(scored.layout);
+  result.fits = !found.layouts.empty();
   const auto add = [&](const std::optional<Scored>& scored, std::optional<Realised>& place) {
     if (!scored) return;
     place = realise_layout(in, chain, scored->layout);
@@ -187,13 +187,12 @@ Candidates candidates_of(const PlanInputs& in, const GraphChain& chain, double m
 
 // The chain's memory is the graph's but for values that follow their users over a cut; where that
 // makes every plan too big, search with less.
-Result<Candidates> find_candidates(const PlanInputs& in, const GraphChain& chain,
-                                   const SearchOptions& effort) {
+Result<Candidates> find_candidates(const PlanInputs& in, const GraphChain& chain) {
   Candidates candidates;
   for (const double share : {1.0, 0.95, 0.85, 0.7}) {
-    candidates = candidates_of(in, chain, share, effort);
+    candidates = candidates_of(in, chain, share);
     WEFT_TRY_STATUS(in.compressor.status());
-    if (!candidates.plans.empty() || candidates.layouts.empty()) break;
+    if (!candidates.plans.empty() || !candidates.fits) break;
   }
   return candidates;
 }
@@ -205,10 +204,6 @@ Realised choose(const Candidates& candidates, double least_gain) {
     if (single && single->step_s < chosen.step_s) chosen = *single;
   }
   return chosen;
-}
-
-void keep_faster(std::optional<Realised>& known, std::optional<Realised>& other) {
-  if (other && (!known || other->step_s < known->step_s)) known = std::move(other);
 }
 
 // The plans that were found for 1F1B under ZB-H1.
@@ -233,16 +228,19 @@ Status try_zero_bubble(PlanInputs& in, const GraphChain& chain, double least_gai
   split.schedule.kind = job::PipelineSchedule::kZbH1;
   Candidates others;
   if (in.peers.size() <= kMany) {
-    WEFT_TRY(others, find_candidates(split, chain, {}));
+    WEFT_TRY(others, find_candidates(split, chain));
   }
   for (Realised& plan : under_zero_bubble(split, candidates.plans)) {
     others.plans.push_back(std::move(plan));
   }
   if (others.plans.empty()) return {};
   Realised best = choose(others, least_gain);
-  const bool better = best.step_s < chosen.step_s * (1 - least_gain) ||
-                      (others.single_site && others.single_site->step_s < chosen.step_s);
-  keep_faster(candidates.single_site, others.single_site);
+  const std::optional<Realised>& site = others.single_site;
+  const bool better =
+      best.step_s < chosen.step_s * (1 - least_gain) || (site && site->step_s < chosen.step_s);
+  if (site && (!candidates.single_site || site->step_s < candidates.single_site->step_s)) {
+    candidates.single_site = site;
+  }
   if (!better) return {};
   in.schedule = split.schedule;
   chosen = std::move(best);
@@ -272,7 +270,7 @@ Result<PlanReport> plan_job(const opdag::Graph& graph, const job::JobSpec& spec,
   }
   WEFT_TRY_STATUS(check_asked(in.costs.cuts, spec.pipeline.stages, peers.size()));
   const GraphChain chain = chain_of(graph, in.costs, spec.train, in.peers);
-  WEFT_TRY(Candidates candidates, find_candidates(in, chain, {}));
+  WEFT_TRY(Candidates candidates, find_candidates(in, chain));
   if (candidates.plans.empty()) return no_room(in, chain);
   Realised chosen = choose(candidates, options.least_gain);
   if (spec.pipeline.schedule == job::PipelineSchedule::kAuto && chosen.timed && peers.size() > 1) {

@@ -1,4 +1,5 @@
 #include "executor/capture/graph_space.h"
+#include "executor/transfer.h"
 // After aten.h: the one file that needs the headers of CUDA.
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/core/CachingHostAllocator.h>
@@ -6,7 +7,6 @@
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 
 #include <map>
@@ -42,13 +42,6 @@ c10::Stream capture_stream(c10::DeviceIndex device) {
   }
   at::accelerator::emptyCache();
   return known->second;
-}
-
-// What is queued on `then` from now on comes after what is queued on `first`.
-void order(const c10::Stream& first, const c10::Stream& then) {
-  c10::Event event(first.device_type());
-  event.record(first);
-  event.block(then);
 }
 
 // A capture that CUDA has refused ends without what CUDAGraph::capture_end does: allocators would
@@ -122,23 +115,25 @@ class CudaGraphSpace final : public GraphSpace {
     };
     // Thread local: what other threads do with CUDA is no business of this capture.
     captured->graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+    const auto end = [&] {
+      try {
+        captured->graph.capture_end();
+      } catch (const std::exception&) {
+        clean_up(device_, pool_);
+        throw;
+      }
+    };
     try {
       work(draw);
       TORCH_CHECK(next == draws, "fewer draws than were announced");
     } catch (...) {
       try {
-        captured->graph.capture_end();
+        end();
       } catch (const std::exception&) {  // what went wrong first is what is told
-        clean_up(device_, pool_);
       }
       throw;
     }
-    try {
-      captured->graph.capture_end();
-    } catch (const std::exception&) {
-      clean_up(device_, pool_);
-      throw;
-    }
+    end();
     order(stream_, guard.original_stream());
     return captured;
   }

@@ -1,11 +1,11 @@
 // Passes as CUDA graphs: the numbers of plain runs, whatever is in flight, and statistics that move
 // once a micro-batch.
-#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 
 #include "executor/capture/capturable.h"
 #include "executor/capture/captured_program.h"
 #include "executor/transfer.h"
+#include "tests/gpu/executor/card.h"
 #include "tests/unit/executor/runtime_support.h"
 
 namespace weft::executor::testing {
@@ -15,15 +15,7 @@ using opdag::testing::GraphBuilder;
 
 const at::Device kCard(at::kCUDA, 0);
 
-class GpuCapture : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!at::hasCUDA()) {
-      GTEST_SKIP()
-          << "no CUDA device, or built with WEFT_CUDA=OFF: scripts/gpu_check.sh runs these";
-    }
-  }
-};
+class GpuCapture : public OnCard<> {};
 
 at::Tensor random(at::IntArrayRef sizes) {
   return at::randn(sizes, at::device(kCard));
@@ -34,7 +26,23 @@ struct Net {
   Program program;
 };
 
-// A loss of x and a weight; gradients of both are wanted.
+// Gradients of x and w are wanted.
+Net compiled(GraphBuilder& b, opdag::ValueId x, opdag::ValueId w,
+             std::vector<opdag::ValueId> outputs, std::set<opdag::ValueId> fan_out) {
+  Net net{must(b.build()), {}};
+  ProgramSpec spec;
+  for (size_t i = 0; i < net.graph.nodes.size(); ++i) spec.nodes.push_back(static_cast<int32_t>(i));
+  spec.inputs = {{x, opdag::kNone}, {w, opdag::kNone}};
+  spec.gradients = {true, true};
+  spec.outputs = std::move(outputs);
+  spec.fan_out = std::move(fan_out);
+  spec.device = kCard;
+  EXPECT_EQ(why_not_capturable(net.graph, spec.nodes), "");
+  net.program = must(Program::compile(net.graph, spec));
+  return net;
+}
+
+// A loss of x and a weight.
 Net small_net() {
   GraphBuilder b;
   const auto x = b.input("x", {4, 8});
@@ -42,17 +50,7 @@ Net small_net() {
   const auto h = b.tanh(b.linear(x, w));
   const auto y =
       b.mean(b.mul(b.add(h, x), b.op("aten::erf", {{"self", opdag::ValueArg{h}}}, {4, 8})));
-  Net net{must(b.build()), {}};
-  ProgramSpec spec;
-  for (size_t i = 0; i < net.graph.nodes.size(); ++i) spec.nodes.push_back(static_cast<int32_t>(i));
-  spec.inputs = {{x, opdag::kNone}, {w, opdag::kNone}};
-  spec.gradients = {true, true};
-  spec.outputs = {y, h};
-  for (const auto& value : {x, h}) spec.fan_out.insert(value);
-  spec.device = kCard;
-  EXPECT_EQ(why_not_capturable(net.graph, spec.nodes), "");
-  net.program = must(Program::compile(net.graph, spec));
-  return net;
+  return compiled(b, x, w, {y, h}, {x, h});
 }
 
 std::vector<at::Tensor> gradients(const Program::Values& values) {
@@ -123,16 +121,7 @@ Net drawing_net() {
                       {2, 4, 32, 16});
   const auto y = b.dropout(h, 0.5);
   const auto loss = b.mean(b.mul(y, y));
-  Net net{must(b.build()), {}};
-  ProgramSpec spec;
-  for (size_t i = 0; i < net.graph.nodes.size(); ++i) spec.nodes.push_back(static_cast<int32_t>(i));
-  spec.inputs = {{x, opdag::kNone}, {w, opdag::kNone}};
-  spec.gradients = {true, true};
-  spec.outputs = {loss, y};
-  spec.fan_out = {w, y};
-  spec.device = kCard;
-  EXPECT_EQ(why_not_capturable(net.graph, spec.nodes), "");
-  net.program = must(Program::compile(net.graph, spec));
+  Net net = compiled(b, x, w, {loss, y}, {w, y});
   EXPECT_EQ(net.program.draws().size(), 2U);
   return net;
 }

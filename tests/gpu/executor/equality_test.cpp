@@ -3,7 +3,6 @@
 // gradients: cuBLAS and cuDNN may choose other kernels for other calls and some kernels add with
 // atomics, so bits need not agree; what is left of 1e-16 after a deep net stays far below.
 // 1e-7 for parameters after 20 steps: Adam divides by the square root of small second moments.
-#include <ATen/Context.h>
 
 #include <cmath>
 #include <numeric>
@@ -11,6 +10,7 @@
 #include "executor/capture/capturable.h"
 #include "executor/checkpoint.h"
 #include "job/names.h"
+#include "tests/gpu/executor/card.h"
 #include "tests/support/exported_models.h"
 
 namespace weft::executor::testing {
@@ -19,15 +19,7 @@ namespace {
 constexpr double kTolerance = 1e-9, kTrainedTolerance = 1e-7;
 constexpr const char* kCard = "cuda:0";
 
-class GpuTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!at::hasCUDA()) {
-      GTEST_SKIP()
-          << "no CUDA device, or built with WEFT_CUDA=OFF: scripts/gpu_check.sh runs these";
-    }
-  }
-};
+class GpuTest : public OnCard<> {};
 
 class GpuEquality : public GpuTest, public ::testing::WithParamInterface<std::string> {};
 

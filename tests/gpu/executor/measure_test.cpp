@@ -1,7 +1,6 @@
 // A card measured: within its time, plausible numbers, and times that wait for the kernels.
 #include "executor/measure.h"
 
-#include <ATen/Context.h>
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -9,20 +8,15 @@
 #include "base/clock.h"
 #include "executor/device_memory.h"
 #include "executor/measure_cases.h"
+#include "tests/gpu/executor/card.h"
 #include "tests/support/exported_models.h"
 
 namespace weft::executor::testing {
 namespace {
 
-class GpuMeasure : public ::testing::Test {
+class GpuMeasure : public OnCard<> {
  protected:
-  void SetUp() override {
-    if (!at::hasCUDA()) {
-      GTEST_SKIP()
-          << "no CUDA device, or built with WEFT_CUDA=OFF: scripts/gpu_check.sh runs these";
-    }
-    options_.device = "cuda:0";
-  }
+  GpuMeasure() { options_.device = "cuda:0"; }
   MeasureOptions options_;
 };
 

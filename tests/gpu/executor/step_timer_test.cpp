@@ -1,13 +1,12 @@
 // Steps timed on a card: what it needs, however fast the host queues it.
 #include "executor/step_timer.h"
 
-#include <ATen/Context.h>
-
 #include <functional>
 
 #include "base/clock.h"
 #include "base/statistics.h"
 #include "executor/measure_run.h"
+#include "tests/gpu/executor/card.h"
 #include "tests/unit/executor/runtime_support.h"
 
 namespace weft::executor::testing {
@@ -17,15 +16,7 @@ using opdag::testing::GraphBuilder;
 
 const at::Device kCard(at::kCUDA, 0);
 
-class GpuStepTimer : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!at::hasCUDA()) {
-      GTEST_SKIP()
-          << "no CUDA device, or built with WEFT_CUDA=OFF: scripts/gpu_check.sh runs these";
-    }
-  }
-};
+class GpuStepTimer : public OnCard<> {};
 
 struct Timed {
   double told_s = 0, host_s = 0, wall_s = 0;

@@ -1,8 +1,8 @@
 // Copies between a card and the host: right bytes whatever the layout, no source reused too early,
 // no wait for the card.
-#include <ATen/Context.h>
 
 #include "executor/message_tensor.h"
+#include "tests/gpu/executor/card.h"
 #include "tests/support/exported_models.h"
 
 namespace weft::executor::testing {
@@ -10,13 +10,11 @@ namespace {
 
 const at::Device kCard(at::kCUDA, 0);
 
-class GpuTransfer : public ::testing::Test {
+class GpuTransfer : public OnCard<> {
  protected:
   void SetUp() override {
-    if (!at::hasCUDA()) {
-      GTEST_SKIP()
-          << "no CUDA device, or built with WEFT_CUDA=OFF: scripts/gpu_check.sh runs these";
-    }
+    OnCard::SetUp();
+    if (IsSkipped()) return;
     transfer_ = Transfer::make(kCard);
   }
   void finish() {

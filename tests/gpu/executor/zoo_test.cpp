@@ -1,10 +1,10 @@
 // Every model of tests/models/zoo.py on a CUDA card against PyTorch on the same card: float64, one
 // stage and three. Tolerances as in equality_test.cpp; the worst of each model is printed.
-#include <ATen/Context.h>
 
 #include <cmath>
 #include <cstdio>
 
+#include "tests/gpu/executor/card.h"
 #include "tests/support/exported_models.h"
 #include "tests/support/zoo_names.h"
 
@@ -14,14 +14,8 @@ namespace {
 constexpr double kTolerance = 1e-9;
 constexpr const char* kCard = "cuda:0";
 
-class GpuZoo : public ::testing::TestWithParam<std::string> {
+class GpuZoo : public OnCard<::testing::TestWithParam<std::string>> {
  protected:
-  void SetUp() override {
-    if (!at::hasCUDA()) {
-      GTEST_SKIP()
-          << "no CUDA device, or built with WEFT_CUDA=OFF: scripts/gpu_check.sh runs these";
-    }
-  }
   std::string name() const { return "zoo/" + GetParam(); }
 };
 

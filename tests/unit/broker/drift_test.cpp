@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "broker/coordinator/correction.h"
 #include "broker/coordinator/migration.h"
 
 namespace weft::broker {
@@ -89,6 +90,15 @@ TEST_F(DriftTest, WhatIsWrongOfAllStagesIsTheModels) {
   EXPECT_NEAR(model_error(watch_, plan_), 3, 1e-9);
   steps(21, 20, 15, 1.2, 15);  // one of them falls behind: the model is as wrong as before
   EXPECT_NEAR(model_error(watch_, plan_), 3, 1e-9);
+}
+
+TEST_F(DriftTest, WhateverPeersTellStaysWithinWhatMachinesDifferBy) {
+  for (const auto& [told, ratio] : {std::pair{1e300, kMostSlowness}, {1e-300, 1 / kMostSlowness}}) {
+    watch_.begin(2, 0, 0);
+    steps(1, 20, 1, told, told);
+    EXPECT_EQ(stage_drift(watch_, plan_, 0).value(), ratio);
+    EXPECT_EQ(model_error(watch_, plan_), ratio);
+  }
 }
 
 TEST_F(DriftTest, NumbersThatAreNoTimesChangeNothing) {
