@@ -103,7 +103,8 @@ Status LinkKeeper::add_traffic(const State& state, const std::vector<CarriedWay>
   std::vector<LinkKey> changed;
   for (const auto& [way, carried] : ways) {
     if (!book_.knows(way.first) || !book_.knows(way.second)) follow(state);  // came a moment ago
-    if (book_.add_traffic(way, carried, now_ms)) changed.push_back(way);
+    const auto news = book_.add_traffic(way, carried, now_ms);
+    changed.insert(changed.end(), news.begin(), news.end());
   }
   probe_.traffic_told(ways.empty() ? "refused" : changed.empty() ? "known" : "news");
   probe_.links_known(book_.directions());

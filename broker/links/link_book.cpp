@@ -9,6 +9,7 @@ namespace weft::broker {
 namespace {
 
 constexpr size_t kMaxDepended = 4096;
+constexpr int64_t kWorkingMs = 60000;  // since the last report of a way: work still uses it
 
 bool is_rate(double bytes_s) {
   return std::isfinite(bytes_s) && bytes_s > 0 && bytes_s < 1e12;
@@ -38,6 +39,7 @@ void LinkBook::set_peers(const std::vector<LinkPeer>& peers) {
   std::erase_if(line_trouble_, [&](const auto& e) { return gone(e.first.peer); });
   std::erase_if(rest_until_ms_, [&](const auto& e) { return gone(e.first); });
   std::erase_if(depended_, way_gone);
+  std::erase_if(worked_ms_, [&](const auto& e) { return way_gone(e.first); });
   std::erase_if(landmarks_, gone);
 }
 
@@ -168,16 +170,63 @@ void LinkBook::failed(const ProbeTask& task, const ProbeResult& result, int64_t 
   note(trouble_[task.receive ? LinkKey(target, task.prober) : LinkKey(task.prober, target)]);
 }
 
-bool LinkBook::add_traffic(const LinkKey& way, const Carried& carried, int64_t now_ms) {
-  if (way.first == way.second || !knows(way.first) || !knows(way.second)) return false;
+std::vector<LinkKey> LinkBook::add_traffic(const LinkKey& way, const Carried& carried,
+                                           int64_t now_ms) {
+  if (way.first == way.second || !knows(way.first) || !knows(way.second)) return {};
   const auto [found, fresh] = records_.try_emplace(way);
-  if (!found->second.record.add_traffic(carried, now_ms)) {
-    if (fresh) records_.erase(found);
-    return false;
+  LinkEntry& entry = found->second;
+  size_t flows = 1;
+  if (is_rate(carried.bytes_s)) {
+    worked_ms_[way] = now_ms;
+    if (entry.record.falls_short(carried, now_ms)) flows = flows_beside(way, now_ms);
   }
-  found->second.fit = found->second.record.fit();
+  const std::optional<LinkFit> before = entry.fit;
+  if (!entry.record.add_traffic(carried, now_ms, static_cast<double>(flows))) {
+    if (fresh) records_.erase(found);
+    return {};
+  }
+  entry.fit = entry.record.fit();
+  std::vector<LinkKey> changed = {way};
+  if (before && entry.fit && entry.fit->seconds_per_byte > before->seconds_per_byte) {
+    line_carries({way.first, false}, 1 / entry.fit->seconds_per_byte);
+    line_carries({way.second, true}, 1 / entry.fit->seconds_per_byte);
+  }
+  const auto back = records_.find({way.second, way.first});
+  if (before && entry.fit && entry.fit->latency_s > before->latency_s && back != records_.end()) {
+    back->second.record.set_trip(2 * entry.fit->latency_s, now_ms);
+    back->second.fit = back->second.record.fit();
+    changed.push_back(back->first);
+  }
   structure_.reset();
-  return true;
+  return changed;
+}
+
+size_t LinkBook::flows_beside(const LinkKey& way, int64_t now_ms) {
+  std::erase_if(worked_ms_, [&](const auto& e) { return now_ms - e.second > kWorkingMs; });
+  const auto site = [&](const std::string& id) {
+    return structure().site_of(*structure().find(id));
+  };
+  const size_t from = site(way.first), to = site(way.second);
+  size_t out = 0, in = 0;
+  for (const auto& [other, told_ms] : worked_ms_) {
+    const size_t a = site(other.first), b = site(other.second);
+    if (from == to) {  // inside a site each peer has a line of its own
+      out += other.first == way.first ? 1 : 0;
+      in += other.second == way.second ? 1 : 0;
+    } else if (a != b) {
+      out += a == from ? 1 : 0;
+      in += b == to ? 1 : 0;
+    }
+  }
+  return std::max(out, in);
+}
+
+// What two flows at once have shown of a line is over. It carries what its ways do all the same
+// (structure.h): where another one is the bottleneck nothing changes.
+void LinkBook::line_carries(const LineKey& line, double most_bytes_s) {
+  const auto found = lines_.find(line);
+  if (found == lines_.end() || !found->second.shared()) return;
+  found->second.together_bytes_s = std::min(found->second.together_bytes_s, most_bytes_s);
 }
 
 bool LinkBook::awaited(const std::vector<LinkPeer>& peers) const {

@@ -38,8 +38,9 @@ class LinkBook {
   // The directions of which more is known now, to be stored; none: the result is not believed, or
   // says that there was none.
   std::vector<LinkKey> add(const std::string& prober, const ProbeResult& result, int64_t now_ms);
-  // Real work went from one peer to another (link_fit.h). True: more is known now.
-  bool add_traffic(const LinkKey& way, const Carried& carried, int64_t now_ms);
+  // Real work went from one peer to another (link_fit.h). The directions of which more is known
+  // now.
+  std::vector<LinkKey> add_traffic(const LinkKey& way, const Carried& carried, int64_t now_ms);
 
   // Nothing is known of any way between these peers, and a first measurement of one is under way,
   // or comes with the next probes. The book need not have heard of them yet.
@@ -72,6 +73,10 @@ class LinkBook {
   };
   std::vector<LinkKey> measured(const ProbeTask& task, const ProbeResult& result, int64_t now_ms);
   void failed(const ProbeTask& task, const ProbeResult& result, int64_t now_ms);
+  // Ways that work was told of lately and that share a line at one end of this one, itself
+  // included.
+  size_t flows_beside(const LinkKey& way, int64_t now_ms);
+  void line_carries(const LineKey& line, double most_bytes_s);
   void rest(const Running& run, int64_t took_ms, int64_t now_ms);
   void forget_old(int64_t now_ms);
   const Structure& structure() const;
@@ -83,6 +88,7 @@ class LinkBook {
   std::map<LinkKey, Trouble> trouble_;
   std::map<LineKey, Trouble> line_trouble_;
   std::set<LinkKey> depended_;
+  std::map<LinkKey, int64_t> worked_ms_;  // when work was told of it
   std::vector<std::string> landmarks_;
   std::map<uint64_t, Running> running_;
   std::map<std::string, int64_t> rest_until_ms_;  // of a peer's line, while work shares it

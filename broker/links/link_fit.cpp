@@ -15,6 +15,9 @@ constexpr double kHuber = 1.345;  // 95 % efficient where errors are normal
 constexpr int kRounds = 8;
 constexpr double kNews = 0.05;             // less than that more is noise
 constexpr int64_t kConfirmMs = 5 * 60000;  // a rate of work is confirmed that often
+// What work falls behind by more than messages that start after a pause do, and a round trip by
+// more than a queue of our own.
+constexpr double kShort = 0.7, kQueueS = 0.005;
 
 bool credible(double bytes, double seconds) {
   if (!std::isfinite(bytes) || !std::isfinite(seconds) || bytes <= 0 || seconds <= 0) return false;
@@ -43,6 +46,20 @@ double weighted_median(std::vector<Weighted> items) {
 
 }  // namespace
 
+std::optional<double> Shortfall::note(double value, int64_t now_ms) {
+  if (reports_ == 0 || now_ms - last_ms_ > kGapMs) {
+    reports_ = 0;
+    since_ms_ = now_ms;
+    best_ = value;
+  }
+  ++reports_;
+  last_ms_ = now_ms;
+  best_ = std::max(best_, value);
+  if (reports_ < kReports || now_ms - since_ms_ < kLastsMs) return std::nullopt;
+  end();
+  return best_;
+}
+
 bool LinkRecord::add(const ProbedLink& probe, int64_t now_ms) {
   bool any = false;
   if (credible_trip(probe.round_trip_s)) {
@@ -62,26 +79,59 @@ bool LinkRecord::add(const ProbedLink& probe, int64_t now_ms) {
   return any;
 }
 
-bool LinkRecord::add_traffic(const Carried& carried, int64_t now_ms) {
+bool LinkRecord::add_traffic(const Carried& carried, int64_t now_ms, double flows) {
   // A way of which the latency alone is known would be taken for measured.
   if (empty() && (!credible_trip(carried.round_trip_s) || !credible(carried.bytes_s, 1))) {
     return false;
   }
   const bool trip = add_trip(carried.round_trip_s, now_ms);
+  if (!credible(carried.bytes_s, 1)) return trip;
+  const double most = carried.bytes_s * std::max(flows, 1.0);
+  if (is_lower(most, now_ms)) return add_lower_rate(most, now_ms) || trip;
+  slower_.end();
   return add_rate(carried.bytes_s, now_ms) || trip;
+}
+
+bool LinkRecord::falls_short(const Carried& carried, int64_t now_ms) const {
+  return credible(carried.bytes_s, 1) && is_lower(carried.bytes_s, now_ms);
 }
 
 bool LinkRecord::add_trip(double seconds, int64_t now_ms) {
   if (!credible_trip(seconds)) return false;
   const auto known = latency_s();
+  if (known && seconds > 2 * *known / kShort + kQueueS) return add_longer_trip(seconds, now_ms);
+  longer_.end();
   if (known && seconds >= 2 * *known * (1 - kNews)) return false;
   trips_.push_back({now_ms, seconds});
   if (trips_.size() > kMaxTrips) trips_.erase(trips_.begin());
   return true;
 }
 
+bool LinkRecord::add_longer_trip(double seconds, int64_t now_ms) {
+  const auto best = longer_.note(1 / seconds, now_ms);
+  if (!best) return false;
+  set_trip(1 / *best, now_ms);
+  probed_ms_ = -1;
+  return true;
+}
+
+bool LinkRecord::is_lower(double bytes_s, int64_t now_ms) const {
+  if (samples_.empty() && at_least(now_ms) == 0) return false;  // what work showed once is over
+  const auto known = fit();
+  return known && known->seconds_per_byte > 0 && bytes_s * known->seconds_per_byte < kShort;
+}
+
+bool LinkRecord::add_lower_rate(double bytes_s, int64_t now_ms) {
+  const auto best = slower_.note(bytes_s, now_ms);
+  if (!best) return false;
+  samples_.clear();
+  carried_bytes_s_ = *best;
+  carried_ms_ = now_ms;
+  probed_ms_ = -1;
+  return true;
+}
+
 bool LinkRecord::add_rate(double bytes_s, int64_t now_ms) {
-  if (!credible(bytes_s, 1)) return false;
   const double known = at_least(now_ms);
   if (std::abs(bytes_s - known) <= kNews * known) {
     if (now_ms - carried_ms_ < kConfirmMs) return false;

@@ -19,6 +19,23 @@ struct LinkFit {
   bool carried = false;         // the rate is that of real work
 };
 
+// Work that does worse than what is known, report after report. Who shares a way comes and goes;
+// what a way has become stays. A better report ends it.
+class Shortfall {
+ public:
+  static constexpr int64_t kLastsMs = 2 * 60000, kGapMs = 10 * 60000;
+  static constexpr int kReports = 8;
+  // value: the more the better. The best of all since it began, once it has lasted, in so many
+  // reports with no gap; then it begins anew.
+  std::optional<double> note(double value, int64_t now_ms);
+  void end() { reports_ = 0; }
+
+ private:
+  int reports_ = 0;
+  int64_t since_ms_ = 0, last_ms_ = 0;
+  double best_ = 0;
+};
+
 class LinkRecord {
  public:
   static constexpr size_t kMaxTrips = 8, kMaxSamples = 20;
@@ -26,11 +43,19 @@ class LinkRecord {
   // One probe of this direction. Numbers that cannot be are left out; false: none was left.
   bool add(const ProbedLink& probe, int64_t now_ms);
   // Real work was carried at this rate, among whatever else shared the way at that moment: it
-  // carries that much AT LEAST, and half of a shared line is not the link. So it raises what probes
-  // say, never lowers it, and counts against later ones for half an hour since it was last
-  // confirmed; of a way that was never probed it is the rate. A round trip can only be measured too
-  // long: it counts where it is shorter than those of probes. False: nothing of it is news.
-  bool add_traffic(const Carried& carried, int64_t now_ms);
+  // carries that much AT LEAST. So it raises what probes say at once, and counts against later ones
+  // for half an hour since it was last confirmed; of a way that was never probed it is the rate. A
+  // round trip can only be measured too long: one shorter than those of probes counts at once.
+  //
+  // Half of a shared line is not the link: less lowers what is known only as a Shortfall that
+  // lasts, and if flows times the rate is less, where so many flows of work share a line at one of
+  // its ends. Then what was measured before counts no more, and the way is to be probed again. So
+  // with round trips. False: nothing of it is news.
+  bool add_traffic(const Carried& carried, int64_t now_ms, double flows = 1);
+  // Whether flows matter: it would be a shortfall without others.
+  bool falls_short(const Carried& carried, int64_t now_ms) const;
+  // The way back has shown that the round trip is this.
+  void set_trip(double seconds, int64_t now_ms) { trips_ = {{now_ms, seconds}}; }
   void forget_before(int64_t time_ms);
 
   // Least squares of the seconds over the sizes with the latency fixed, relative errors, outliers
@@ -54,7 +79,10 @@ class LinkRecord {
   std::optional<double> latency_s() const;
   void add_sample(Sample sample);
   bool add_trip(double seconds, int64_t now_ms);
+  bool add_longer_trip(double seconds, int64_t now_ms);
   bool add_rate(double bytes_s, int64_t now_ms);
+  bool add_lower_rate(double bytes_s, int64_t now_ms);
+  bool is_lower(double bytes_s, int64_t now_ms) const;
   double at_least(int64_t now_ms) const;  // bytes a second; 0: nothing of late
   double fit_slope(int64_t time_ms) const;
 
@@ -63,6 +91,7 @@ class LinkRecord {
   int64_t probed_ms_ = -1;
   double carried_bytes_s_ = 0;  // by real work
   int64_t carried_ms_ = 0;
+  Shortfall slower_, longer_;  // not kept over a restart: it begins anew
 };
 
 }  // namespace weft::broker

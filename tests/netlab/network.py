@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+from packet_gate import token_bucket
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 GATE = os.path.join(HERE, "packet_gate.py")
 # Not ours to publish: beside the checkout, or where the variable says.
@@ -52,6 +54,12 @@ class Network:
             finally:
                 gate.stdin.close()
                 gate.wait(30)
+
+    @staticmethod
+    def set_uplink(end, mbit_s):
+        """Another rate for an access line while the network is up; end: as up() gives it."""
+        namespace, _, device = end
+        token_bucket(f"ip netns exec {namespace}", device, mbit_s, "change")
 
     def links_csv(self):
         """Ordered pairs, as docs/planning.md has them."""

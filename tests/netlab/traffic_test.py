@@ -1,5 +1,6 @@
-"""The messages of a running job say what the lines of its plan carry: of ways that nobody probed, and of ways whose
-probe said too little. Real daemons over a network of the laboratory; nobody is asked to measure anything."""
+"""The messages of a running job say what the lines of its plan carry: of ways that nobody probed, of ways whose
+probe said too little, and of lines that become worse under it. Real daemons over a network of the laboratory; nobody
+is asked to measure anything."""
 import json
 import os
 import sqlite3
@@ -94,3 +95,33 @@ def test_work_tells_what_a_line_carries(wide):
         third = lab.cluster.weft_json("job", "explain", "third")["plan"]["step_s"]
         second = lab.cluster.weft_json("job", "explain", "second")["plan"]["step_s"]
         assert third < 0.95 * second, (second, third)
+
+
+def rate_of(lab, way, about, timeout_s):
+    """Waits until the broker takes this way for about that fast; its Mbit/s."""
+    def told():
+        link = ways(lab).get(way, {})
+        return link.get("bandwidth_mbit_s") if link.get("bandwidth_mbit_s") == about else None
+    return harness.wait_for(f"{about} for {way}, not {ways(lab)}", told, timeout_s, every_s=2)
+
+
+def test_work_tells_that_a_line_became_worse_and_better_again(wide):
+    net = network.equal_links(2, 200, DELAY_MS)
+    net.ends["p0"]["up_mbit_s"] = MBIT_S
+    with laboratory(net, wide, known="peers", gflops=5) as lab:
+        lab.join(*net.ends, waits=True)
+        lab.submit("long", stages=2, steps=1000000, batch=32, train="eval_batches = 1",
+                   pipeline='replan = "never"')
+        lab.cluster.wait_step("long", 4)
+        (way,) = [way for way in net.pairs if way[0] == "p0"]
+        rate_of(lab, way, RATE, 60)
+        worse = 0.3 * MBIT_S
+        network.Network.set_uplink(lab.where["p0"], worse)
+        start = time.monotonic()
+        # What the run before knows counts for a minute, then two of shortfall.
+        rate_of(lab, way, pytest.approx(worse * network.PAYLOAD, rel=0.2), 300)
+        assert time.monotonic() - start > 100, "a line that others share for a moment has not become worse"
+        assert lab.cluster.job("long")["state"] == "running"
+        network.Network.set_uplink(lab.where["p0"], MBIT_S)
+        rate_of(lab, way, RATE, 60)
+        lab.cluster.weft("job", "cancel", "long")

@@ -118,7 +118,7 @@ PathClass path_with(const std::string& address, double round_trip_s) {
   std::vector<LinkPeer> peers(2);
   for (size_t i = 0; i < 2; ++i) peers[i] = {i == 0 ? "a" : "b", address, true, false, true, ""};
   book.set_peers(peers);
-  EXPECT_TRUE(book.add_traffic({"a", "b"}, {1e8, round_trip_s}, 1000));
+  EXPECT_FALSE(book.add_traffic({"a", "b"}, {1e8, round_trip_s}, 1000).empty());
   return book.view({"a", "b"}).links.front().path;
 }
 

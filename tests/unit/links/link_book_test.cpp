@@ -102,6 +102,87 @@ TEST(LinkRecord, AShorterRoundTripOfWorkCounts) {
   EXPECT_NEAR(record.fit()->seconds_per_byte * 5e6, 1, 1e-9);
 }
 
+TEST(LinkRecord, WhatWorkFallsBehindByForLongIsWhatTheWayHasBecome) {
+  for (const bool probed_before : {false, true}) {
+    LinkRecord record;
+    ASSERT_TRUE(probed_before ? record.add(probed(0.020, 5e6), 0)
+                              : record.add_traffic({5e6, 0.020}, 0));
+    int64_t now = 0;
+    const auto told = [&](double bytes_s, int reports) {
+      bool news = false;
+      for (int i = 0; i < reports; ++i) {
+        news = record.add_traffic({bytes_s * (i == 1 ? 1 : 0.9), 0.020}, now += 20000) || news;
+      }
+      return news;
+    };
+    EXPECT_FALSE(told(2e6, 7)) << "others may share it for a while";
+    told(4.9e6, 1);
+    EXPECT_FALSE(told(2e6, 7)) << "it was as before in between";
+    EXPECT_TRUE(told(2e6, 1));
+    EXPECT_NEAR(record.fit()->seconds_per_byte * 2e6, 1, 1e-9) << "the best of that while";
+    EXPECT_TRUE(record.fit()->carried);
+    EXPECT_LT(record.probed_ms(), 0) << "to be probed again";
+    EXPECT_TRUE(told(4e6, 1)) << "better counts at once";
+    EXPECT_NEAR(record.fit()->seconds_per_byte * (0.9 * 4e6), 1, 1e-9);
+  }
+}
+
+TEST(LinkRecord, ManyShortfallsInAMomentAreOne) {
+  LinkRecord record;
+  ASSERT_TRUE(record.add(probed(0.020, 5e6), 0));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(record.add_traffic({2e6, 0.02}, 1000 * i));
+  // Two that are far apart say nothing of the time between.
+  LinkRecord rarely;
+  ASSERT_TRUE(rarely.add(probed(0.020, 5e6), 0));
+  for (int64_t i = 0; i < 100; ++i) EXPECT_FALSE(rarely.add_traffic({2e6, 0.02}, 700000 * i));
+}
+
+TEST(LinkRecord, AWayThatBecameLongerIsToldByItsShortestRoundTripOfLate) {
+  LinkRecord record;
+  ASSERT_TRUE(record.add(probed(0.020, 5e6), 0));
+  bool news = false;
+  for (int64_t i = 1; i <= 8; ++i) {
+    EXPECT_FALSE(news);
+    EXPECT_DOUBLE_EQ(record.fit()->latency_s, 0.010);
+    news = record.add_traffic({0, i == 3 ? 0.060 : 0.090}, 20000 * i);
+  }
+  EXPECT_TRUE(news);
+  EXPECT_NEAR(record.fit()->latency_s, 0.030, 1e-12);
+  EXPECT_NEAR(record.fit()->seconds_per_byte * 5e6, 1, 1e-9);
+  ASSERT_TRUE(record.add_traffic({0, 0.020}, 300000));
+  EXPECT_DOUBLE_EQ(record.fit()->latency_s, 0.010);
+  // A queue of some milliseconds is no way.
+  LinkRecord lan;
+  ASSERT_TRUE(lan.add(probed(0.0002, 5e6), 0));
+  for (int64_t i = 1; i <= 100; ++i) EXPECT_FALSE(lan.add_traffic({0, 0.004}, 20000 * i));
+}
+
+// A way that changes at times, and messages that share it with others most of the time.
+TEST(LinkRecord, FollowsAWayThatChangesBothWays) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    double truth = 5e6;
+    LinkRecord record;
+    ASSERT_TRUE(record.add(probed(0.020, truth), 0));
+    int64_t now = 0;
+    for (int change = 0; change < 6; ++change) {
+      truth = 1e6 * std::exp2(4 * rng.uniform() - 1);
+      const int64_t until = now + 10 * 60000;
+      for (int report = 0; now < until; ++report) {
+        now += 5000 + static_cast<int64_t>(5000 * rng.uniform());
+        const double share = report % 6 == 0 ? 1 : 0.4 + 0.6 * rng.uniform();
+        record.add_traffic({truth * share, 0.020}, now);
+        const double said = 1 / record.fit()->seconds_per_byte;
+        if (now > until - 5 * 60000) {
+          EXPECT_GT(said, 0.94 * truth) << now;
+          EXPECT_LT(said * 0.69, truth) << now;
+        }
+      }
+    }
+  }
+}
+
 TEST(LinkRecord, ImpossibleTrafficIsLeftOut) {
   const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
   for (const bool known : {false, true}) {
@@ -207,11 +288,11 @@ TEST(LinkBook, WorkTellsOfWaysBetweenPeersThatAreHere) {
   book.set_peers(peers({"a", "b", "c"}));
   EXPECT_TRUE(book.next(0).empty()) << "nobody is asked";
   EXPECT_FALSE(book.awaited(peers({"a", "b"})));
-  EXPECT_FALSE(book.add_traffic({"a", "a"}, {5e6, 0.02}, 0));
-  EXPECT_FALSE(book.add_traffic({"a", "nobody"}, {5e6, 0.02}, 0));
-  EXPECT_FALSE(book.add_traffic({"a", "b"}, {std::nan(""), 0.02}, 0));
+  EXPECT_TRUE(book.add_traffic({"a", "a"}, {5e6, 0.02}, 0).empty());
+  EXPECT_TRUE(book.add_traffic({"a", "nobody"}, {5e6, 0.02}, 0).empty());
+  EXPECT_TRUE(book.add_traffic({"a", "b"}, {std::nan(""), 0.02}, 0).empty());
   EXPECT_EQ(book.directions(), 0u);
-  ASSERT_TRUE(book.add_traffic({"a", "b"}, {5e6, 0.02}, 0));
+  ASSERT_EQ(book.add_traffic({"a", "b"}, {5e6, 0.02}, 0).size(), 1u);
   const LinkEstimate link = book.view({"a", "b"}).links.at(0);
   EXPECT_TRUE(link.measured && link.carried);
   EXPECT_NEAR(link.bandwidth_mbit_s, 40, 1e-6);
@@ -219,6 +300,93 @@ TEST(LinkBook, WorkTellsOfWaysBetweenPeersThatAreHere) {
   again.set_peers(peers({"a", "b"}));
   again.restore({"a", "b"}, book.row({"a", "b"}));
   EXPECT_TRUE(again.view({"a", "b"}).links.at(0).carried);
+}
+
+// Ways of work between two sites, each carrying so much, told of every ten seconds for five
+// minutes.
+void work_between(LinkBook& book, const std::vector<LinkKey>& ways, double bytes_s, int64_t& now) {
+  for (int i = 0; i < 30; ++i, now += 10000) {
+    for (const LinkKey& way : ways) book.add_traffic(way, {bytes_s, 0.030}, now);
+  }
+}
+
+TEST(LinkBook, WhatWorkSharesIsNoShortfall) {
+  LinkOptions silent;
+  silent.max_running = 0;
+  const std::vector<LinkKey> local = {{"a0", "a1"}, {"a1", "a0"}, {"b0", "b1"}, {"b1", "b0"}};
+  const LinkKey one{"a0", "b0"}, two{"a1", "b1"};
+  for (const bool shares : {false, true}) {
+    LinkBook book(silent);
+    book.set_peers(peers({"a0", "a1", "b0", "b1"}));
+    int64_t now = 0;
+    for (const LinkKey& way : local) book.add_traffic(way, {1e8, 0.0002}, now);
+    work_between(book, {one, two}, 6e6, now);
+    // Both at once have half each: of one line of the site. One alone: its way has become slower.
+    if (shares) {
+      work_between(book, {one, two}, 3.1e6, now);
+    } else {
+      now += 120000;  // the other ended
+      work_between(book, {one}, 3.1e6, now);
+    }
+    const double said = 1 / book.find(one)->fit->seconds_per_byte;
+    EXPECT_NEAR(said, shares ? 6e6 : 3.1e6, 1) << shares;
+    // With so little each there is less for both, but as much as they have together.
+    work_between(book, {one, two}, 1e6, now);
+    EXPECT_NEAR(1 / book.find(one)->fit->seconds_per_byte, 2e6, 1) << shares;
+  }
+}
+
+TEST(LinkBook, AWayThatFellBehindIsProbedAgainAsSoonAsItsPeersAreIdle) {
+  LinkBook book;
+  auto both = peers({"a", "b"});
+  book.set_peers(both);
+  int64_t now = 1000 * 3600000LL;
+  for (int i = 0; i < 2; ++i, now += 1000) {
+    const ProbeTask task = book.next(now).at(0);
+    book.add(task.prober, answer(task), now + 300);
+  }
+  book.depend_on({{"a", "b"}, {"b", "a"}});
+  const double before = 1 / book.find({"a", "b"})->fit->seconds_per_byte;
+  both[0].idle = both[1].idle = false;
+  book.set_peers(both);
+  const double trip_s = 2 * book.find({"b", "a"})->fit->latency_s;
+  for (int i = 0; i < 30; ++i, now += 10000) {
+    book.add_traffic({"a", "b"}, {before / 3, trip_s + 0.100}, now);
+  }
+  EXPECT_NEAR(1 / book.find({"a", "b"})->fit->seconds_per_byte, before / 3, 1);
+  // A round trip is that of both directions.
+  EXPECT_NEAR(book.find({"b", "a"})->fit->latency_s, trip_s / 2 + 0.050, 1e-9);
+  EXPECT_NEAR(book.view({"a", "b"}).links.at(0).latency_ms, 500 * trip_s + 50, 1e-6);
+  EXPECT_TRUE(book.next(now).empty());
+  both[0].idle = both[1].idle = true;
+  book.set_peers(both);
+  now += 1000;
+  const auto tasks = book.next(now);
+  ASSERT_EQ(tasks.size(), 1u);
+  book.add(tasks[0].prober, answer(tasks[0]), now + 300);
+  EXPECT_NEAR(1 / book.find({"a", "b"})->fit->seconds_per_byte, before, 1e-3 * before);
+}
+
+TEST(LinkBook, ALineCarriesNoMoreThanAllWaysOverItDo) {
+  SyntheticNetwork network(8, 0);
+  network.add_site({.x_ms = 0, .height_ms = 2, .up_mbit_s = 40, .down_mbit_s = 200}, 2);
+  for (int i = 1; i < 6; ++i) network.add_site({.x_ms = 9.0 * i, .up_mbit_s = 500}, 1);
+  LinkBook book;
+  int64_t now = 0;
+  network.measure(book, now);
+  std::vector<std::string> home, others;
+  for (const LinkPeer& peer : network.peers()) {
+    (network.site_of(peer.id) == 0 ? home : others).push_back(peer.id);
+  }
+  ASSERT_TRUE(book.line(home[0]));
+  ASSERT_NEAR(book.line(home[0])->shared_up_mbit_s, 40, 4);
+  std::vector<LinkKey> ways;
+  for (const std::string& from : home) {
+    for (const std::string& to : others) ways.emplace_back(from, to);
+  }
+  // All of them at a tenth of what the line is taken for: 4 Mbit/s in all.
+  work_between(book, ways, 4e6 / 8 / double(ways.size()), now);
+  EXPECT_NEAR(book.line(home[0])->shared_up_mbit_s, 4, 0.5);
 }
 
 TEST(LinkBook, FailuresAreTriedAgainLaterAndFromTheOtherEnd) {
