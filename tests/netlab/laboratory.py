@@ -32,9 +32,24 @@ class Laboratory:
         """A program, since a daemon gives its worker no such argument."""
         path = os.path.join(self.folder, "waiting-worker")
         with open(path, "w", encoding="utf-8") as file:
-            file.write(f'#!/bin/sh\nexec "{harness.BIN}/weft-worker" "$@" --wait\n')
+            file.write(f'#!/bin/sh\n[ "$1" = measure ] || wait=--wait\nexec "{harness.BIN}/weft-worker" "$@" $wait\n')
         os.chmod(path, 0o755)
         return path
+
+    def known(self, job=None, timeout_s=400):
+        """Waits until every peer has a profile and every way is known, those that the job's plan uses by themselves."""
+        def profiles():
+            return all(self.cluster.weft_json("peer", "get", peer)["profile"] for peer in self.cluster.peer_ids.values())
+
+        def links():
+            told = {(link["from"], link["to"]): link for link in self.cluster.weft_json("link", "list")["links"]}
+            peers = self.cluster.job(job)["peers"] if job else []
+            used = [way for a, b in zip(peers, peers[1:]) for way in ((a, b), (b, a))]
+            pairs = len(self.cluster.peer_ids) * (len(self.cluster.peer_ids) - 1)
+            return (len(told) == pairs and all(link["bandwidth_mbit_s"] for link in told.values()) and
+                    all(told[way]["measured"] for way in used))
+        harness.wait_for("measuring of devices", profiles, timeout_s, every_s=2)
+        harness.wait_for("measuring of links", links, timeout_s, every_s=2)
 
     def train(self, name, **options):
         """Runs a job to its end; its record and the seconds of its steps, the first left out."""
@@ -66,9 +81,10 @@ class Laboratory:
 
 
 @contextlib.contextmanager
-def laboratory(network, folder, known=True, gflops=None, probe=False, congestion=None):
+def laboratory(network, folder, known=True, gflops=None, probe=False, profiles=None, congestion=None):
     """known: the broker plans with the lines as they are, and with peers of that speed; "peers": with their speed
-    alone. probe: it has the lines measured. congestion: the control that all machines have, else this one's."""
+    alone. probe: it has the lines measured. profiles: a folder of profiles; daemons measure themselves where theirs is
+    not in it. congestion: the control that all machines have, else this one's."""
     flags = []
     if known:
         files = {"peers": network.peers_toml(gflops), "links": network.links_csv()}
@@ -85,7 +101,9 @@ def laboratory(network, folder, known=True, gflops=None, probe=False, congestion
         namespace, address, _ = where["broker"]
         prefix = ["ip", "netns", "exec", namespace]
         cluster = harness.Cluster(folder, host=address, broker_flags=flags, broker_prefix=prefix,
-                                  probe=probe)
+                                  measure=profiles is not None, probe=probe)
+        if profiles:
+            cluster.environment["WEFTD_PROFILE_DIR"] = profiles
         cluster.cli_prefix = prefix
         with cluster:
             yield Laboratory(folder, cluster, where)
