@@ -45,6 +45,9 @@ Core::Core(Store& store, net::BlobStore& blobs, const Clock& clock, CoreOptions 
   options_.coordinator.links_awaited = [this](const std::vector<const Peer*>& idle) {
     return options_.known.links.empty() && links_.awaited(idle);
   };
+  options_.coordinator.speed_written = [this](const Peer& peer) {
+    return speed_written(peer, options_.known);
+  };
   options_.coordinator.speeds = [this](const std::vector<const Peer*>& peers) {
     return promised_speeds(peers, options_.known);
   };

@@ -229,6 +229,13 @@ void EffectRunner::act(const SendHold& effect) {
   core_.send(effect.peer, std::move(message));
 }
 
+void EffectRunner::act(const SendMeasure& effect) {
+  proto::BrokerMessage message;
+  message.mutable_measure()->set_reason(effect.reason);
+  core_.probe_.message_sent("measure");
+  core_.send(effect.peer, std::move(message));
+}
+
 void EffectRunner::act(const SendDrain& effect) {
   proto::BrokerMessage message;
   message.mutable_drain()->set_reason(effect.reason);

@@ -41,6 +41,7 @@ class EffectRunner {
   void act(const SendStart& effect);
   void act(const SendStop& effect);
   void act(const SendHold& effect);
+  void act(const SendMeasure& effect);
   void act(const SendDrain& effect);
   void act(const SendRemoved& effect);
   void act(const Revoke& effect);

@@ -42,6 +42,7 @@ Measurement::~Measurement() {
   run_.reset();
 }
 
+// A profile of the file that is newer than what is known.
 void Measurement::load() {
   const auto text = os::read_file(file_, job::kMaxProfileBytes);
   if (!text.ok()) return;
@@ -50,8 +51,23 @@ void Measurement::load() {
     log_warning("the profile {} is not used: {}", file_.string(), read.error().message);
     return;
   }
-  profile_ = std::move(*read);
+  if (!profile_ || read->measured_ms > profile_->measured_ms) take(std::move(*read));
+}
+
+void Measurement::take(job::DeviceProfile profile) {
+  profile_ = std::move(profile);
+  again_ = false;
   done_(*profile_);
+}
+
+void Measurement::again(const std::string& why) {
+  if (!options_.enabled) {
+    log_info("this machine is not measured again ({}): the setting measure is off", why);
+    return;
+  }
+  log_info("this machine is measured again when idle: {}", why);
+  again_ = true;
+  failures_ = 0;
 }
 
 void Measurement::tick(bool idle) {
@@ -59,11 +75,11 @@ void Measurement::tick(bool idle) {
   if (run_ && now >= deadline_ms_) {
     return fail(fmt::format("it took more than {} ms", options_.timeout_ms));
   }
-  if (!options_.enabled || profile_ || run_ || !idle || now < next_ms_) return;
+  if (!wanted() || run_ || !idle || now < next_ms_) return;
   if (failures_ >= options_.most_failures) return;
   next_ms_ = now + kLookMs;
   load();  // another daemon may have measured the same device
-  if (!profile_) begin();
+  if (wanted()) begin();
 }
 
 void Measurement::begin() {
@@ -108,15 +124,15 @@ void Measurement::on_exit(const Run* run, os::ExitStatus status) {
   auto read = read_profile(line);
   if (!read.ok()) return fail(read.error().text());
   read->device_name = options_.device_name;
+  read->measured_ms = clock_.wall_ms();
   run_.reset();
   const std::string text = job::profile_to_json(*read).dump(2) + "\n";
   if (auto written = os::write_file_atomic(file_, text); !written.ok()) {
     log_warning("the profile is not kept: {}", written.error().text());
   }
   lock_.reset();
-  profile_ = std::move(*read);
-  log_info("measured in {:.1f} s", profile_->seconds);
-  done_(*profile_);
+  log_info("measured in {:.1f} s", read->seconds);
+  take(std::move(*read));
 }
 
 void Measurement::interrupt(const std::string& why) {
@@ -127,7 +143,7 @@ void Measurement::interrupt(const std::string& why) {
   next_ms_ = 0;
 }
 
-// Never fatal: without a profile the broker plans as if all peers were alike.
+// Never fatal: the broker plans with the old profile, or as if all peers were alike.
 void Measurement::fail(const std::string& why) {
   run_.reset();
   lock_.reset();
@@ -137,7 +153,8 @@ void Measurement::fail(const std::string& why) {
   next_ms_ = clock_.monotonic_ms() + pause_ms;
   log_warning("this machine could not be measured: {}; {}", why,
               failures_ < options_.most_failures ? fmt::format("again in {} s", pause_ms / 1000)
-                                                 : "not tried again before the daemon starts anew");
+              : profile_ ? "the old profile stays, until the broker asks again"
+                         : "not tried again before the daemon starts anew");
 }
 
 }  // namespace weft::daemon

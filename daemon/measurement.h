@@ -1,8 +1,10 @@
-// Measurement: what this machine's device can do (job/device_profile.h), measured once by a worker
-// of its own and kept in a file for every device model, version of weft and number of threads.
+// Measurement: what this machine's device can do (job/device_profile.h), measured by a worker of
+// its own and kept in a file for every device model, version of weft and number of threads; once,
+// and again where the broker asks for it. The old profile holds until the new one is there.
 //
-//   none -> measuring --profile written--> known        any: interrupt() -> none, begins again
-//                     --worker failed, silent or dead--> failed (another attempt later, a few)
+//   wanted -> measuring --profile written--> known --again()--> wanted
+//     ^           |     --worker failed, silent or dead--> wanted (later), known (a few failures)
+//     +-- interrupt()
 //
 // Daemons that share the folder share profiles, and one measures at a time: measuring beside each
 // other they would measure each other. Main thread only.
@@ -42,6 +44,9 @@ class Measurement {
   // Call a few times a second; idle: no assignment, no end in sight. Begins, gives up, looks
   // whether another daemon's profile has come.
   void tick(bool idle);
+  // Real runs disagree with the profile: it is measured again when idle, unless another daemon has
+  // done so since.
+  void again(const std::string& why);
   // An assignment comes: the worker is killed at once.
   void interrupt(const std::string& why);
 
@@ -55,6 +60,8 @@ class Measurement {
     std::string line;
   };
   void load();
+  bool wanted() const { return options_.enabled && (!profile_ || again_); }
+  void take(job::DeviceProfile profile);
   void begin();
   void on_exit(const Run* run, os::ExitStatus status);
   void fail(const std::string& why);
@@ -67,6 +74,7 @@ class Measurement {
   std::optional<job::DeviceProfile> profile_;
   std::optional<os::FolderLock> lock_;  // while the worker runs
   std::shared_ptr<Run> run_;
+  bool again_ = false;  // though there is a profile
   int64_t deadline_ms_ = 0, next_ms_ = 0;
   int failures_ = 0;
 };

@@ -218,6 +218,9 @@ class ServiceImpl final : public Service {
       case proto::BrokerMessage::kProbe:
         probe(message.probe());
         break;
+      case proto::BrokerMessage::kMeasure:
+        measurement_->again(message.measure().reason());
+        break;
       case proto::BrokerMessage::kDrain:
         drain("the broker asked for it");
         break;

@@ -22,8 +22,8 @@ Config make_config() {
           {"threads", kInt, "0", "compute threads of a worker; 0: every core", 0, 4096},
           {"worker", kPath, "", "the weft-worker program; beside weftd if empty"},
           {"measure", kBool, "true",
-           "measure once, when idle, how fast the device runs operators, so that the broker can "
-           "plan with it"},
+           "measure, when idle, how fast the device runs operators, once and again where real runs "
+           "disagree, so that the broker can plan with it"},
           {"profile_dir", kPath, "",
            "where measured profiles are kept; daemons of one machine may share it; in the state "
            "folder if empty"},

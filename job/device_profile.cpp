@@ -139,6 +139,7 @@ json profile_to_json(const DeviceProfile& profile) {
           {"to_device_gbyte_s", speed(profile.to_device_gbyte_s)},
           {"from_device_gbyte_s", speed(profile.from_device_gbyte_s)},
           {"seconds", profile.seconds},
+          {"measured_ms", profile.measured_ms},
           {"fp32", costs_to_json(profile.fp32)},
           {"bf16", costs_to_json(profile.bf16)}};
 }
@@ -158,6 +159,7 @@ Result<DeviceProfile> profile_from_json(const json& object) {
   reader.integer("threads", profile.threads, 1, 4096);
   reader.integer("memory_total_bytes", profile.memory_total_bytes, 0);
   reader.integer("memory_free_bytes", profile.memory_free_bytes, 0);
+  reader.integer("measured_ms", profile.measured_ms, 0);
   WEFT_TRY_STATUS(reader.status());
   profile.to_device_gbyte_s =
       bounded(reader, object, "to_device_gbyte_s", kLeastGbyteS, kMostGbyteS, 0);

@@ -30,6 +30,7 @@ struct DeviceProfile {
   uint64_t memory_total_bytes = 0, memory_free_bytes = 0;
   double to_device_gbyte_s = 0, from_device_gbyte_s = 0;  // 0: the device is the host
   double seconds = 0;                                     // the measuring took
+  int64_t measured_ms = 0;   // when, Unix time by its daemon's clock; 0: an older daemon's
   MeasuredCosts fp32, bf16;  // bf16: with autocast, per byte of the fp32 export
 };
 

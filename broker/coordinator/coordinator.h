@@ -148,6 +148,9 @@ struct SendHold {  // wait behind a step, its shard stored; step 0: go on
   int32_t stage = 0;
   int64_t step = 0;
 };
+struct SendMeasure {  // your device again, when you are idle
+  std::string peer, reason;
+};
 struct SendDrain {
   std::string peer, reason;
 };
@@ -195,10 +198,10 @@ struct Revoke {  // its keys end; the set of revoked peers changed
   std::string peer, curve_public;
 };
 
-using Effect =
-    std::variant<SendWelcome, SendPrepare, SendConnect, SendStart, SendStop, SendHold, SendDrain,
-                 SendRemoved, PersistPeer, ErasePeer, PersistJob, EraseJob, EmitEvent, Decided,
-                 SaveCheckpoint, CommitCheckpoint, DropCheckpoint, TruncateMetrics, Revoke>;
+using Effect = std::variant<SendWelcome, SendPrepare, SendConnect, SendStart, SendStop, SendHold,
+                            SendMeasure, SendDrain, SendRemoved, PersistPeer, ErasePeer, PersistJob,
+                            EraseJob, EmitEvent, Decided, SaveCheckpoint, CommitCheckpoint,
+                            DropCheckpoint, TruncateMetrics, Revoke>;
 
 // ---- the function ------------------------------------------------------------------------------
 // Makes a plan for a job over the idle peers; pure. kUnavailable: the job keeps waiting with the
@@ -213,6 +216,8 @@ using ReplanFunction = std::function<Result<Replanned>(
     const Job&, const std::vector<const Peer*>& peers, double unproven)>;
 // What the planner takes the peers' speeds for, GFLOP/s; 0: unknown.
 using SpeedsFunction = std::function<std::vector<double>(const std::vector<const Peer*>&)>;
+// Whether the operator wrote the peer's speed down, so that its profile is not planned with.
+using SpeedWrittenFunction = std::function<bool(const Peer&)>;
 // Whether nothing is known yet of the ways between these peers, and soon will be.
 using LinksAwaitedFunction = std::function<bool(const std::vector<const Peer*>&)>;
 
@@ -253,9 +258,15 @@ struct CoordinatorOptions {
   int64_t hold_ms = 120000;       // stages may take to store their shards, beside what that takes
   int64_t hold_lead_ms = 3000;    // before the step behind which they wait
   double migration_start_s = 10;  // stopping workers, starting and linking others
+  // An idle peer whose profile real runs disagree with (doubted(), correction.h) is asked to
+  // measure itself again no more often than that; after each time in vain twice as long, up to the
+  // longest.
+  int64_t remeasure_ms = 3600000;
+  int64_t remeasure_most_ms = 86400000;
   PlanFunction plan;
   ReplanFunction replan;  // empty: plans are kept
   SpeedsFunction speeds;
+  SpeedWrittenFunction speed_written;  // empty: of nobody
   LinksAwaitedFunction links_awaited;  // empty: nothing is waited for
 };
 

@@ -23,4 +23,18 @@ Correction corrected(const Correction& now, double predicted_s, double measured_
   return {std::exp(std::clamp(before + weight * (seen - before), -most, most)), now.steps + 1};
 }
 
+bool disagrees(const Correction& now) {
+  return now.factor > kDoubtedFactor || now.factor < 1 / kDoubtedFactor;
+}
+
+bool doubted(const Correction& now) {
+  return now.steps >= kDoubtedSteps && disagrees(now);
+}
+
+Correction carried_over(const Correction& now, double faster) {
+  if (now.steps == 0 || !(faster > 0) || !std::isfinite(faster)) return {};
+  return {std::clamp(now.factor * faster, 1 / kMostCorrection, kMostCorrection),
+          std::min(now.steps, kCarriedSteps)};
+}
+
 }  // namespace weft::broker

@@ -21,4 +21,16 @@ inline constexpr double kMostSlowness = 1000;
 // twice and at least half. Numbers that are no times change nothing.
 Correction corrected(const Correction& now, double predicted_s, double measured_s);
 
+// Whether so many steps say that the profile is wrong by so much that it is to be measured again.
+inline constexpr double kDoubtedFactor = 2;  // and one over it
+inline constexpr int64_t kDoubtedSteps = 20;
+bool disagrees(const Correction& now);  // however many steps
+bool doubted(const Correction& now);
+
+// Of a profile measured anew that promises `faster` times what the one before did: predictions stay
+// what real runs made of them, but count as learned from few steps, so that new runs soon outweigh
+// them. Where `faster` is no ratio, nothing is known.
+inline constexpr int64_t kCarriedSteps = 5;
+Correction carried_over(const Correction& now, double faster);
+
 }  // namespace weft::broker

@@ -47,23 +47,6 @@ StageState* Machine::held_stage(const std::string& sender, const std::string& jo
   return entry.peer == sender ? &entry : nullptr;
 }
 
-// Real steps against the profile.
-void Machine::learn_speed(const Job& owner, const StageReport& event) {
-  constexpr int64_t kWarmUpSteps = 2;  // of a run: memory, caches and libraries are new to it
-  const auto stage = static_cast<size_t>(event.stage);
-  Peer* entry = peer(event.peer);
-  if (entry == nullptr || !owner.plan || stage >= owner.plan->stages.size()) return;
-  const int64_t behind =
-      entry->capabilities.device == "cpu" ? 0 : 1;  // a card tells the step before
-  if (event.step <= owner.resume_step + kWarmUpSteps + behind) {
-    return;
-  }
-  const job::StagePlan& planned = owner.plan->stages[stage];
-  if (!(planned.correction > 0)) return;
-  entry->correction =
-      corrected(entry->correction, planned.compute_s / planned.correction, event.compute_s);
-}
-
 void Machine::on(const StageReport& event) {
   StageState* stage = held_stage(event.peer, event.job, event.epoch, event.stage);
   if (stage == nullptr) return;

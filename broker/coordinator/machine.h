@@ -1,6 +1,7 @@
 // Machine: one call of apply() under way. Private to the coordinator; its methods are spread over
-// peers.cpp (liveness, what daemons report), deploy.cpp (scheduling, two phases, stopping),
-// jobs.cpp (progress, checkpoints, commands) and replan.cpp (other plans for running jobs).
+// peers.cpp (liveness, what daemons report), measured.cpp (profiles, and doubts of them),
+// deploy.cpp (scheduling, two phases, stopping), jobs.cpp (progress, checkpoints, commands) and
+// replan.cpp (other plans for running jobs).
 #pragma once
 
 #include <fmt/format.h>
@@ -31,7 +32,6 @@ class Machine {
   void on(const PeerLeaving& event);
   void on(const DrainPeer& event);
   void on(const RemovePeer& event);
-  void learn_speed(const Job& owner, const StageReport& event);
   void on(const StageUpdate& event);
   void on(const StageReport& event);
   void on(const ShardStored& event);
@@ -62,6 +62,12 @@ class Machine {
   void tick_peer(Peer& peer);
   void release(Peer& peer, const std::string& reason);
   void forgive_own_sleep();
+
+  // measured.cpp
+  void learn_speed(const Job& owner, const StageReport& event);
+  void doubt(Peer& peer);
+  void remeasured(Peer& peer, double faster);
+  void rebase_plans(const std::string& peer, double faster);
 
   // deploy.cpp
   bool must_settle(const Job& job, bool any_idle) const;

@@ -153,22 +153,6 @@ void Machine::on(const PeerHeartbeat& event) {
   reported(*entry, event.assignments);
 }
 
-void Machine::on(const PeerMeasured& event) {
-  Peer* entry = peer(event.peer);
-  if (entry == nullptr || event.profile == nullptr) return;
-  // A daemon tells its profile in every session: what real runs taught stays with an old one.
-  const bool same = entry->profile &&
-                    job::profile_to_json(*entry->profile) == job::profile_to_json(*event.profile);
-  if (same) return;
-  entry->profile = event.profile;
-  entry->correction = {};
-  entry->slowness = {};
-  ++state_.idle_version;
-  effects_.push_back(PersistPeer{event.peer});
-  emit("", "peer", fmt::format("{} has measured itself", peer_text(event.peer)),
-       {{"peer", event.peer}});
-}
-
 // A Hello lives only some seconds at the daemon, so it can be lost for good.
 void Machine::ask_for_hello(Peer& peer) {
   if (peer.hello_session == peer.session) return;
@@ -318,6 +302,7 @@ void Machine::tick_peer(Peer& peer) {
       now_ms_ - peer.assignment->stop_since_ms > options_.stop_ms) {
     release(peer, fmt::format("no answer to Stop within {} ms", options_.stop_ms));
   }
+  if (doubted(peer.correction)) doubt(peer);
 }
 
 // A broker that did not run (stopped, or its machine asleep) has heard nobody, which says nothing

@@ -1,5 +1,6 @@
 #include "broker/coordinator/planner_inputs.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <string_view>
@@ -39,6 +40,12 @@ std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle,
     peers.push_back(std::move(planned));
   }
   return peers;
+}
+
+bool speed_written(const Peer& peer, const PlannerWorld& known) {
+  const auto found = std::find_if(known.peers.begin(), known.peers.end(),
+                                  [&](const PlannerPeer& p) { return p.id == peer.name; });
+  return found != known.peers.end() && found->gflops > 0;
 }
 
 PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const PlannerWorld& known) {

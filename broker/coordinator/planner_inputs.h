@@ -26,6 +26,9 @@ PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const Planner
 std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle,
                                        const PlannerWorld& known);
 
+// Whether the operator wrote the peer's speed down: its profile does not count then.
+bool speed_written(const Peer& peer, const PlannerWorld& known);
+
 // What a user asked for, with what a resume has changed since.
 job::JobSpec spec_to_plan(job::JobSpec spec, const Job& job);
 

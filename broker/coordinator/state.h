@@ -56,6 +56,13 @@ struct Slowness {
   int64_t believe_ms = 0;  // the last such while
 };
 
+// When real runs disagree with a profile its peer is asked to measure itself again.
+struct Remeasure {
+  int64_t next_ms = 0;   // not before
+  int64_t pause_ms = 0;  // the last one before that
+  bool asked = false;    // no new profile has come since
+};
+
 struct Peer {
   std::string id, name;
   std::string curve_public;     // its key on the control plane
@@ -75,6 +82,7 @@ struct Peer {
   std::shared_ptr<const job::DeviceProfile> profile;  // as it measured itself; none yet: null
   Correction correction;                              // of the profile, by real runs
   Slowness slowness;                                  // not persisted
+  Remeasure remeasure;                                // not persisted
 };
 
 struct Failure {

@@ -62,9 +62,10 @@ void print_peer(const json& peer) {
   }
   const json profile = peer.value("profile", json());
   if (!profile.is_object()) return;
-  fmt::print("\nmeasured in {:.1f} s with {} threads; free memory {} of {}\n",
-             profile.value("seconds", 0.0), profile.value("threads", 0),
-             human_bytes(profile.value("memory_free_bytes", 0.0)),
+  const auto measured_ms = profile.value("measured_ms", int64_t{0});
+  fmt::print("\nmeasured{} in {:.1f} s with {} threads; free memory {} of {}\n",
+             measured_ms > 0 ? " " + ago(measured_ms) : "", profile.value("seconds", 0.0),
+             profile.value("threads", 0), human_bytes(profile.value("memory_free_bytes", 0.0)),
              human_bytes(profile.value("memory_total_bytes", 0.0)));
   const auto rate = [&](const char* key) { return profile.value(key, json()); };
   if (rate("to_device_gbyte_s").is_number() && rate("from_device_gbyte_s").is_number()) {

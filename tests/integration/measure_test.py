@@ -79,3 +79,58 @@ def test_a_killed_measurement_does_not_hurt_and_a_job_ends_one(measuring):
     measured = ran == cluster.peer_ids["peer-1"]
     assert plan["stages"][0]["compute_s"] > 0 or not measured
     assert any(c["steps"] > 5 and 0.1 < c["factor"] < 8.1 for c in corrections) == measured
+
+
+def costs(gflops):
+    passes = {"op_us": 1e-3, "gflops": gflops, "gbyte_s": gflops, "error": 0.1}
+    return {name: {"forward": passes, "backward": passes, "samples": 5} for name in ("matrix", "elementwise")}
+
+
+def profile_text(gflops):
+    return json.dumps({"format": 1, "device": "cpu", "threads": 1, "seconds": 1, "memory_total_bytes": 1 << 30,
+                       "memory_free_bytes": 1 << 29, "fp32": costs(gflops), "bf16": costs(gflops)})
+
+
+def test_a_profile_that_real_runs_disagree_with_is_measured_again(measuring):
+    cluster = measuring
+    told = os.path.join(cluster.folder, "told.json")
+    worker = os.path.join(cluster.folder, "worker.sh")
+    with open(worker, "w", encoding="utf-8") as file:
+        file.write(f'#!/bin/sh\n[ "$1" = measure ] && exec cat {told}\nexec {WORKER} "$@"\n')
+    os.chmod(worker, 0o755)
+
+    def next_measurement_says(gflops):
+        with open(told, "w", encoding="utf-8") as file:
+            file.write(profile_text(gflops) + "\n")
+
+    def peer():
+        return cluster.weft_json("peer", "get", cluster.peer_ids["peer-0"])
+
+    next_measurement_says(1e5)  # no machine of these tests is that fast
+    cluster.start_peer("peer-0", flags=["--worker", worker])
+    cluster.wait_idle(1)
+    boast = harness.wait_for("the profile", lambda: peer()["profile"], 20)
+    assert abs(boast["measured_ms"] / 1000 - time.time()) < 60
+    next_measurement_says(2e4)
+    cluster.weft("job", "submit", harness.gpt_job(cluster.folder, "gpt", stages=1, steps=40))
+    cluster.wait_job("gpt", ["running"])
+    assert "measured again" not in cluster.log_of("peer-0")
+    cluster.wait_job("gpt", ["finished"])
+    again = harness.wait_for("another profile", lambda: peer()["profile"]["measured_ms"] > boast["measured_ms"] and
+                             peer(), 20)
+    assert again["profile"]["fp32"]["matrix"]["forward"]["gflops"] == 2e4
+    # A fifth of the speed, so a fifth of the factor, which was as large as factors become.
+    assert again["correction"]["steps"] == 5 and 1.3 < again["correction"]["factor"] <= 1.61
+    assert "is measured again when idle: real steps take" in cluster.log_of("peer-0")
+    assert "times as fast as before" in cluster.log_of("broker")
+    assert " ago in 1.0 s with 1 threads" in cluster.weft("peer", "get", again["id"]).stdout
+    kept, = (name for name in os.listdir(os.path.join(cluster.folder, "peer-0", "profiles"))
+             if name.startswith("profile-"))
+    with open(os.path.join(cluster.folder, "peer-0", "profiles", kept), encoding="utf-8") as file:
+        assert json.load(file) == again["profile"]
+    # Not asked again within the hour, whatever runs say.
+    cluster.weft("job", "submit", harness.gpt_job(cluster.folder, "more", stages=1, steps=40))
+    cluster.wait_job("more", ["finished"])
+    cluster.wait_idle(1)
+    assert peer()["profile"] == again["profile"]
+    assert cluster.log_of("broker").count("is asked to measure itself again") == 1

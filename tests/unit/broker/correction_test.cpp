@@ -32,6 +32,44 @@ RC_GTEST_PROP(Correction, StaysWithinItsBoundsWhateverIsReported, (uint64_t seed
   }
 }
 
+// What is predicted is factor / speed: a profile that says another speed changes no prediction.
+RC_GTEST_PROP(Correction, CarriedOverPredictsWhatItDidBefore, (uint64_t seed)) {
+  Rng rng(seed);
+  const double faster = std::pow(4, 2 * rng.uniform() - 1);
+  const Correction before{std::pow(2, 2 * rng.uniform() - 1),
+                          1 + static_cast<int64_t>(rng.below(60))};
+  const Correction after = carried_over(before, faster);
+  RC_ASSERT(std::abs(after.factor / faster / before.factor - 1) < 1e-9);
+  RC_ASSERT(after.steps == std::min(before.steps, kCarriedSteps));
+  // New runs count more than they would if the old steps were new ones.
+  Correction learned = after, stubborn{after.factor, 60};
+  for (int step = 0; step < 10; ++step) {
+    learned = corrected(learned, 1, 1.1);
+    stubborn = corrected(stubborn, 1, 1.1);
+  }
+  const auto off = [](const Correction& c) { return std::abs(std::log(c.factor / 1.1)); };
+  RC_ASSERT(off(learned) <= off(stubborn));
+  RC_ASSERT(off(stubborn) < 1e-6 || off(learned) < 0.9 * off(stubborn));
+}
+
+TEST(Correction, CarriedOverStaysWithinItsBoundsAndIsNothingWhereNothingCompares) {
+  EXPECT_EQ(carried_over({4, 30}, 1000).factor, kMostCorrection);
+  EXPECT_EQ(carried_over({4, 30}, 1e-9).factor, 1 / kMostCorrection);
+  for (const double none : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    EXPECT_EQ(carried_over({4, 30}, none).factor, 1);
+    EXPECT_EQ(carried_over({4, 30}, none).steps, 0);
+  }
+  EXPECT_EQ(carried_over({1, 0}, 3).factor, 1) << "where no run has taught anything";
+}
+
+TEST(Correction, DoubtedBeyondTwofoldAfterTwentySteps) {
+  for (const double factor : {2.01, 0.49, 8.0}) {
+    EXPECT_TRUE(doubted({factor, 20})) << factor;
+    EXPECT_FALSE(doubted({factor, 19})) << factor;
+  }
+  for (const double factor : {0.5, 1.0, 2.0}) EXPECT_FALSE(doubted({factor, 1000})) << factor;
+}
+
 TEST(Correction, OneSlowStepMovesItLittleAndASlowerMachineForGood) {
   Correction now;
   for (int step = 0; step < 40; ++step) now = corrected(now, 1, 1.2);

@@ -155,6 +155,108 @@ TEST_F(MeasurementTest, CanBeSwitchedOff) {
   auto measurement = make(says_profile());
   measurement->tick(true);
   EXPECT_FALSE(measurement->measuring());
+  measurement->again("the broker asks");
+  measurement->tick(true);
+  EXPECT_FALSE(measurement->measuring());
+}
+
+// ---- again -------------------------------------------------------------------------------------
+
+class MeasuredAgainTest : public MeasurementTest {
+ protected:
+  // With a profile in the file, an hour old.
+  std::unique_ptr<Measurement> known() {
+    auto measurement = make(says_profile());
+    EXPECT_TRUE(until(*measurement, [&] { return measurement->profile().has_value(); }));
+    clock_.advance_ms(3600000);
+    return measurement;
+  }
+  void worker(const std::string& body) { script(dir_, body); }
+  std::string says_another() {
+    job::DeviceProfile other = profile();
+    other.seconds = 7;
+    return "echo '" + job::profile_to_json(other).dump() + "'";
+  }
+  double kept_seconds() {
+    auto reader = make("exit 1");
+    --done_;
+    return reader->profile()->seconds;
+  }
+};
+
+TEST_F(MeasuredAgainTest, TheOldProfileHoldsUntilTheNewOneIsThere) {
+  auto measurement = known();
+  const int64_t before_ms = measurement->profile()->measured_ms;
+  worker("read line; " + says_another());
+  measurement->tick(true);
+  EXPECT_FALSE(measurement->measuring()) << "nobody asked";
+  measurement->again("real runs disagree");
+  EXPECT_FALSE(measurement->measuring());
+  measurement->tick(false);
+  EXPECT_FALSE(measurement->measuring()) << "not beside work";
+  measurement->tick(true);
+  ASSERT_TRUE(measurement->measuring());
+  measurement->interrupt("a job");
+  EXPECT_EQ(measurement->profile()->seconds, 3);
+  EXPECT_EQ(kept_seconds(), 3);
+  worker(says_another());
+  measurement->tick(true);
+  ASSERT_TRUE(measurement->measuring()) << "begins again when idle";
+  EXPECT_EQ(measurement->profile()->seconds, 3);
+  ASSERT_TRUE(until(*measurement, [&] { return done_ == 2; }));
+  EXPECT_EQ(measurement->profile()->seconds, 7);
+  EXPECT_GT(measurement->profile()->measured_ms, before_ms);
+  EXPECT_EQ(kept_seconds(), 7);
+  clock_.advance_ms(3600000);
+  measurement->tick(true);
+  EXPECT_FALSE(measurement->measuring()) << "once for each time it is asked for";
+}
+
+TEST_F(MeasuredAgainTest, FailuresLeaveTheOldProfileAndEndUntilAskedAgain) {
+  auto measurement = known();
+  worker("echo nonsense");
+  for (int asked = 0; asked < 2; ++asked) {
+    measurement->again("real runs disagree");
+    for (int attempt = 0; attempt < MeasurementOptions{}.most_failures; ++attempt) {
+      measurement->tick(true);
+      ASSERT_TRUE(measurement->measuring()) << asked << " " << attempt;
+      ASSERT_TRUE(until(*measurement, [&] { return !measurement->measuring(); }));
+      clock_.advance_ms(MeasurementOptions{}.retry_ms + 1);
+    }
+    measurement->tick(true);
+    EXPECT_FALSE(measurement->measuring());
+  }
+  EXPECT_EQ(measurement->profile()->seconds, 3);
+  EXPECT_EQ(kept_seconds(), 3);
+  EXPECT_EQ(done_, 1);
+}
+
+TEST_F(MeasuredAgainTest, WhatAnotherDaemonHasJustMeasuredIsTaken) {
+  auto one = known();
+  auto other = make("exit 1");
+  EXPECT_EQ(done_, 2);
+  worker("read line; " + says_another());
+  one->again("real runs disagree");
+  other->again("real runs disagree");
+  one->tick(true);
+  other->tick(true);
+  ASSERT_TRUE(one->measuring());
+  EXPECT_FALSE(other->measuring()) << "one at a time";
+  one->interrupt("a job");
+  worker(says_another());
+  one->tick(true);
+  ASSERT_TRUE(until(*one, [&] { return done_ == 3; }));
+  worker("exit 1");
+  clock_.advance_ms(3000);
+  other->tick(true);
+  EXPECT_FALSE(other->measuring());
+  EXPECT_EQ(other->profile()->seconds, 7);
+  EXPECT_EQ(done_, 4) << "the broker hears of it";
+  // Not newer than its own: it measures.
+  other->again("real runs disagree");
+  clock_.advance_ms(3000);
+  other->tick(true);
+  EXPECT_TRUE(other->measuring());
 }
 
 }  // namespace
