@@ -14,6 +14,8 @@ namespace {
 // Ratios within these are noise: models are off by a tenth, machines wander by as much.
 constexpr double kSlower = 1.25, kFaster = 0.67;
 
+constexpr double kLeastShare = 0.05;  // of the busiest stage's compute
+
 double bounded(double ratio) {
   return std::clamp(ratio, 1 / kMostSlowness, kMostSlowness);
 }
@@ -66,12 +68,19 @@ std::optional<double> DriftWatch::best_compute_s(size_t stage) const {
   return stage < best_compute_s_.size() ? best_compute_s_[stage] : std::nullopt;
 }
 
+bool tells_speed(const job::Plan& plan, size_t stage, double compute_s) {
+  double busiest_s = 0;
+  for (const job::StagePlan& other : plan.stages) busiest_s = std::max(busiest_s, other.compute_s);
+  return std::max(plan.stages.at(stage).compute_s, compute_s) >= kLeastShare * busiest_s;
+}
+
 double model_error(const DriftWatch& watch, const job::Plan& plan) {
   std::vector<double> ratios;
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     const double predicted_s = plan.stages[stage].compute_s;
     const auto best_s = watch.best_compute_s(stage);
-    if (best_s && predicted_s > 0) ratios.push_back(bounded(*best_s / predicted_s));
+    if (!best_s || !(predicted_s > 0) || !tells_speed(plan, stage, *best_s)) continue;
+    ratios.push_back(bounded(*best_s / predicted_s));
   }
   if (ratios.empty()) return 1;
   std::sort(ratios.begin(), ratios.end());
@@ -82,7 +91,7 @@ double model_error(const DriftWatch& watch, const job::Plan& plan) {
 std::optional<double> stage_drift(const DriftWatch& watch, const job::Plan& plan, size_t stage) {
   const double predicted_s = plan.stages.at(stage).compute_s;
   const auto real_s = watch.compute_s(stage);
-  if (!real_s || !(predicted_s > 0)) return std::nullopt;
+  if (!real_s || !(predicted_s > 0) || !tells_speed(plan, stage, *real_s)) return std::nullopt;
   const double ratio = bounded(*real_s / predicted_s);
   if (ratio < kSlower && ratio > kFaster) return std::nullopt;
   return ratio;

@@ -42,12 +42,16 @@ class DriftWatch {
   std::vector<std::optional<double>> best_compute_s_;
 };
 
+// Whether that much compute of a stage says how fast its peer is. Of one with next to nothing to do
+// beside the busiest of the plan it says what passes cost, whatever there is in them.
+bool tells_speed(const job::Plan& plan, size_t stage, double compute_s);
+
 // What differs from the plan by more than noise does, in words; none: nothing. Steps slower than
 // predicted or than the best of this plan, stages slower or faster than predicted.
 std::optional<std::string> drift_of(const DriftWatch& watch, const job::Plan& plan);
 
-// A stage's real compute is this many times what was predicted; none: not known, or no more than
-// noise.
+// A stage's real compute is this many times what was predicted; none: not known, no more than
+// noise, or too little to tell.
 std::optional<double> stage_drift(const DriftWatch& watch, const job::Plan& plan, size_t stage);
 
 // How many times the predicted compute the stages have taken at their best, the lower middle of

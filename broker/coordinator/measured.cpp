@@ -46,7 +46,7 @@ void Machine::learn_speed(const Job& owner, const StageReport& event) {
     return;
   }
   const job::StagePlan& planned = owner.plan->stages[stage];
-  if (!(planned.correction > 0)) return;
+  if (!(planned.correction > 0) || !tells_speed(*owner.plan, stage, event.compute_s)) return;
   entry->correction =
       corrected(entry->correction, planned.compute_s / planned.correction, event.compute_s);
 }

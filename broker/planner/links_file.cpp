@@ -169,6 +169,7 @@ class LinksReader {
           return wrong(line, fmt::format("more than {} names", kMaxPeers), "plan with fewer");
         }
       }
+      WEFT_TRY_STATUS(check_repeat(line, from, to, {line.number, *latency, *rate}));
       if (!add(from, to, *latency, to_mbit_ * *rate)) ++foreign;
     }
     if (foreign == lines.size() - 1) {
@@ -181,6 +182,25 @@ class LinksReader {
           fmt::format("{} rows of {} name neither peers nor sites", foreign, source_));
     }
     return {};
+  }
+
+  struct Row {
+    size_t number = 0;
+    double latency_ms = 0, rate = 0;
+  };
+
+  // Two rows of one pair that differ: nobody can say which holds.
+  Status check_repeat(const Line& line, std::string from, std::string to, const Row& row) {
+    if (!directed_ && to < from) std::swap(from, to);
+    const auto [known, fresh] = rows_.try_emplace({from, to}, row);
+    const Row& before = known->second;
+    if (fresh || (before.latency_ms == row.latency_ms && before.rate == row.rate)) return {};
+    return wrong(
+        line,
+        fmt::format("it says something else of {} and {} than line {}", from, to, before.number),
+        directed_ ? "keep one row for each direction"
+                  : "keep one row for each pair, or head the list with from,to and give "
+                    "each direction a row");
   }
 
   void add_peer(const std::string& id) {
@@ -209,6 +229,7 @@ class LinksReader {
   const std::string& source_;
   PlannerWorld& world_;
   std::map<std::string, std::vector<size_t>> members_;  // by name of a peer or site
+  std::map<std::pair<std::string, std::string>, Row> rows_;
   std::optional<size_t> from_, to_, latency_, rate_;
   double to_mbit_ = 1;
   bool directed_ = false;

@@ -6,21 +6,12 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 
 import harness
 
 AGO_MS = 40 * 60000  # measured so long ago that it is to be measured again, and not yet forgotten
 LAN = {"mbit_s": 1000, "delay_ms": 0.1}
-
-METRICS = """
-import ssl, sys, urllib.request
-url, token = sys.argv[1:]
-tls = ssl._create_unverified_context()
-asked = urllib.request.Request(url, headers={"authorization": "Bearer " + token})
-print(urllib.request.urlopen(asked, context=tls, timeout=20).read().decode())
-"""
 
 
 class BesideWork:
@@ -85,10 +76,7 @@ class BesideWork:
 
     def probes(self):
         """So many the broker was told of, by outcome."""
-        said = subprocess.run([*self.cluster.cli_prefix, sys.executable, "-c", METRICS,
-                               f"https://{self.cluster.host}:{self.cluster.broker['http_port']}/metrics",
-                               self.cluster.token], capture_output=True, text=True, timeout=60, check=True)
-        found = re.findall(r'weft_probe_results_total\{outcome="(\w+)"\} (\d+)', said.stdout)
+        found = re.findall(r'weft_probe_results_total\{outcome="(\w+)"\} (\d+)', self.lab.metrics())
         return {outcome: int(count) for outcome, count in found}
 
     def bytes_of(self, end):

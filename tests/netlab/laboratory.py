@@ -10,6 +10,15 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import harness  # noqa: E402
 
 
+METRICS = """
+import ssl, sys, urllib.request
+url, token = sys.argv[1:]
+tls = ssl._create_unverified_context()
+asked = urllib.request.Request(url, headers={"authorization": "Bearer " + token})
+print(urllib.request.urlopen(asked, context=tls, timeout=20).read().decode())
+"""
+
+
 class Laboratory:
     def __init__(self, folder, cluster, where):
         self.folder, self.cluster, self.where = folder, cluster, where
@@ -37,19 +46,35 @@ class Laboratory:
         return path
 
     def known(self, job=None, timeout_s=400):
-        """Waits until every peer has a profile and every way is known, those that the job's plan uses by themselves."""
+        """Waits until every peer has a profile, every way is known, those that the job's plan uses by themselves, and
+        nothing more is measured for a while: lines that ways share come last."""
         def profiles():
             return all(self.cluster.weft_json("peer", "get", peer)["profile"] for peer in self.cluster.peer_ids.values())
 
         def links():
             told = {(link["from"], link["to"]): link for link in self.cluster.weft_json("link", "list")["links"]}
-            peers = self.cluster.job(job)["peers"] if job else []
-            used = [way for a, b in zip(peers, peers[1:]) for way in ((a, b), (b, a))]
+            order = self.cluster.job(job)["peers"] if job else []
+            used = [way for a, b in zip(order, order[1:]) for way in ((a, b), (b, a))]
             pairs = len(self.cluster.peer_ids) * (len(self.cluster.peer_ids) - 1)
             return (len(told) == pairs and all(link["bandwidth_mbit_s"] for link in told.values()) and
                     all(told[way]["measured"] for way in used))
+
+        def quiet():
+            counts = re.findall(r"weft_probe(?:s_sent|_results)_total\S* (\d+)", self.metrics())
+            sent, *results = map(int, counts)
+            last.append((sent, sum(results)))
+            return sent == sum(results) and last[-5:] == 5 * last[-1:]
+        last = []
         harness.wait_for("measuring of devices", profiles, timeout_s, every_s=2)
         harness.wait_for("measuring of links", links, timeout_s, every_s=2)
+        harness.wait_for("an end of measuring", quiet, timeout_s, every_s=3)
+
+    def metrics(self):
+        """Of the broker, in Prometheus' form."""
+        said = subprocess.run([*self.cluster.cli_prefix, sys.executable, "-c", METRICS,
+                               f"https://{self.cluster.host}:{self.cluster.broker['http_port']}/metrics",
+                               self.cluster.token], capture_output=True, text=True, timeout=60, check=True)
+        return said.stdout
 
     def train(self, name, **options):
         """Runs a job to its end; its record and the seconds of its steps, the first left out."""

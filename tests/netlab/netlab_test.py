@@ -1,6 +1,7 @@
 """Real daemons over the laboratory's networks, and that those networks are what they say."""
 import json
 import os
+import statistics
 import subprocess
 import sys
 import threading
@@ -128,11 +129,17 @@ def test_a_broker_that_knows_the_lines_keeps_sites_together(folder):  # noqa: F8
         assert "gap 2" in lab.cluster.weft("job", "explain", "sites").stdout
 
 
-def scenario(name):
+def regions():
+    """As measured, or where the table is not there as they lie on the globe."""
     try:
-        return {"lan": network.lan, "nanogpt": network.nanogpt, "aws": network.aws_regions}[name]()
+        return network.aws_regions()
     except network.Missing as missing:
-        pytest.skip(str(missing))
+        print(f"regions by distance: {missing}")
+        return network.regions_by_distance()
+
+
+def scenario(name):
+    return {"lan": network.lan, "nanogpt": network.nanogpt, "aws": regions}[name]()
 
 
 def test_one_lan_trains(folder):  # noqa: F811
@@ -164,6 +171,22 @@ def test_more_stages_than_cores_wait_instead_of_computing(folder, name, one_way_
         cut = lab.cluster.weft_json("job", "explain", "waits")["plan"]
         assert len(edges) >= stages - 1, (edges, [(s["flops"], s["parameter_bytes"]) for s in cut["stages"]])
         assert all(sum(step["edges"].get(edge, 0) for step in steps) > 0 for edge in edges)
+
+
+def test_regions_by_distance_are_those_of_the_table():
+    by_distance = network.regions_by_distance()
+    assert len(by_distance.pairs) == 90
+    near, far = by_distance.pairs["London", "Ireland"], by_distance.pairs["London", "Sydney"]
+    assert 2 < near["delay_ms"] < 10 and near["mbit_s"] == 1150
+    assert 100 < far["delay_ms"] < 150 and 150 < far["mbit_s"] < 300
+    try:
+        table = network.aws_regions()
+    except network.Missing as missing:
+        pytest.skip(str(missing))
+    assert set(table.ends) == set(by_distance.ends)
+    # The table's delays are those of round trips.
+    ratios = [2 * by_distance.pairs[pair]["delay_ms"] / way["delay_ms"] for pair, way in table.pairs.items()]
+    assert 0.9 < statistics.median(ratios) < 1.1 and 0.4 < min(ratios) and max(ratios) < 1.5
 
 
 def test_a_table_of_regions_that_is_not_there_is_named(tmp_path):

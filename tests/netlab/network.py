@@ -3,6 +3,7 @@ namespaces (packet_gate.py), and the peers.toml and links.csv that `weft plan` a
 import contextlib
 import csv
 import json
+import math
 import os
 import subprocess
 import sys
@@ -136,6 +137,28 @@ def four_homes(*only):
     pairs = {(a, b): {"mbit_s": min(lines[a][0], lines[b][1]), "delay_ms": lines[a][2] + lines[b][2]}
              for a in lines for b in lines if a != b}
     return Network(ends, pairs)
+
+
+# Latitude and longitude, degrees, of the cities that the ten regions are named after or lie at.
+REGIONS = {"Oregon": (45.8, -119.7), "Virginia": (39.0, -77.5), "Ohio": (40.0, -83.0), "Tokyo": (35.7, 139.7),
+           "Seoul": (37.6, 127.0), "Singapore": (1.4, 103.8), "Sydney": (-33.9, 151.2), "London": (51.5, -0.1),
+           "Frankfurt": (50.1, 8.7), "Ireland": (53.3, -6.3)}
+FIBRE_KM_PER_MS, DETOUR = 200, 1.5  # light in glass; cables go around what lies between
+WINDOW_MBIT, MOST_MBIT_S = 54, 1150  # of one flow: a window of TCP each round trip, and the machine's own
+
+
+def regions_by_distance():
+    """The same ten regions where their table is not at hand: delays and rates that follow from where they lie."""
+    def kilometres(a, b):
+        (x, y), (u, v) = (tuple(math.radians(angle) for angle in REGIONS[name]) for name in (a, b))
+        half = math.sin((u - x) / 2) ** 2 + math.cos(x) * math.cos(u) * math.sin((v - y) / 2) ** 2
+        return 6371 * 2 * math.asin(math.sqrt(half))
+
+    def way(a, b):
+        delay_ms = kilometres(a, b) / FIBRE_KM_PER_MS * DETOUR
+        return {"mbit_s": min(MOST_MBIT_S, 1e3 * WINDOW_MBIT / (2 * delay_ms)), "delay_ms": delay_ms}
+    return Network({name: {} for name in sorted(REGIONS)},
+                   {(a, b): way(a, b) for a in REGIONS for b in REGIONS if a != b})
 
 
 def aws_regions(path=AWS_TABLE):

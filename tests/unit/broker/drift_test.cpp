@@ -92,6 +92,21 @@ TEST_F(DriftTest, WhatIsWrongOfAllStagesIsTheModels) {
   EXPECT_NEAR(model_error(watch_, plan_), 3, 1e-9);
 }
 
+// A first stage of little but an embedding: what its passes cost is no speed of its peer.
+TEST_F(DriftTest, AStageWithNextToNothingToDoTellsNothing) {
+  plan_ = two_stages(1, 0.002, 0.5);
+  watch_.begin(2, 0, 0);
+  steps(1, 40, 1, 0.007, 0.5);
+  EXPECT_FALSE(drift_of(watch_, plan_));
+  EXPECT_FALSE(stage_drift(watch_, plan_, 0));
+  EXPECT_EQ(model_error(watch_, plan_), 1);
+  // Unless it takes long enough to matter.
+  watch_.begin(2, 0, 0);
+  steps(1, 40, 1, 0.1, 0.5);
+  EXPECT_NEAR(stage_drift(watch_, plan_, 0).value_or(0), 50, 1e-9);
+  EXPECT_THAT(drift_of(watch_, plan_).value_or(""), HasSubstr("stage 0"));
+}
+
 TEST_F(DriftTest, WhateverPeersTellStaysWithinWhatMachinesDifferBy) {
   for (const auto& [told, ratio] : {std::pair{1e300, kMostSlowness}, {1e-300, 1 / kMostSlowness}}) {
     watch_.begin(2, 0, 0);

@@ -240,6 +240,30 @@ TEST(Remeasure, StepsOfAPlanOfTheOldProfileTeachOfTheNew) {
   EXPECT_NEAR(world.state.jobs.at("j").planned_factors[0], 1.5, 1e-9);
 }
 
+// What passes cost of a stage with next to nothing in it says nothing of the next one there.
+TEST(Remeasure, AStageWithNextToNothingToDoTeachesNothing) {
+  for (const double busiest_s : {0.1, 10.0}) {
+    World world;
+    world.peer().correction = {};
+    Job job;
+    job.id = "j";
+    job.phase = JobPhase::kRunning;
+    job.steps = 1000;
+    job.plan.emplace();
+    job.plan->stages = {{{"p"}, 1, 1, 1, 0.1, 1}, {{"other"}, 1, 1, 1, busiest_s, 1}};
+    job.stages.resize(2);
+    job.stages[0].peer = "p";
+    job.stages[0].phase = StagePhase::kRunning;
+    world.state.jobs["j"] = job;
+    world.peer().phase = PeerPhase::kRunning;
+    world.peer().assignment = Assignment{"j", 1, 0};
+    for (int64_t step = 3; step < 200; ++step) {
+      world.feed(StageReport{"p", "j", 1, 0, StageReport::Kind::kStep, step, {}, {}, 1, 0.3});
+    }
+    EXPECT_NEAR(world.peer().correction.factor, busiest_s < 1 ? 3 : 1, 0.01);
+  }
+}
+
 TEST(Remeasure, WhateverProfilesAPeerSendsFactorsStayWithinBounds) {
   World world;
   Job job;

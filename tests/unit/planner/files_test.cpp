@@ -129,5 +129,22 @@ TEST(LinksFile, RefusesWhatMeansNothing) {
   EXPECT_THAT(error(head + "x,y,1,5\n", true), HasSubstr("names no two peers or sites"));
 }
 
+TEST(LinksFile, RowsOfOnePairMustNotDiffer) {
+  const auto error = [](const std::string& csv) {
+    PlannerWorld world;
+    return error_of(add_links(csv, "l.csv", world));
+  };
+  const std::string directed = "from,to,latency_ms,bandwidth_mbit_s\na,b,1,5\n#\n";
+  const std::string both = "a,b,delay_ms,bandwidth_gbps\na,b,1,5\n#\n";
+  EXPECT_EQ(error(directed + "a,b,1,5\nb,a,2,7\n"), "");
+  EXPECT_EQ(error(both + "a,b,1,5\nb,a,1,5.0\n"), "");
+  for (const char* differs : {"a,b,2,5\n", "a,b,1,6\n"}) {
+    EXPECT_THAT(error(directed + differs), HasSubstr("line 4: it says something else of a and b "
+                                                     "than line 2"));
+    EXPECT_THAT(error(both + differs), HasSubstr("line 4")) << differs;
+  }
+  EXPECT_THAT(error(both + "b,a,1,6\n"), HasSubstr("than line 2"));
+}
+
 }  // namespace
 }  // namespace weft::broker
