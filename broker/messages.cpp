@@ -97,11 +97,15 @@ std::optional<Event> event_of(const std::string& peer, const proto::PeerMessage&
   switch (message.body_case()) {
     case proto::PeerMessage::kHello:
       return PeerHello{peer, message.session(), capabilities_of(message.hello().capabilities()),
-                       assignments_of(message.hello().assignments())};
+                       assignments_of(message.hello().assignments()),
+                       message.hello().capabilities().free_memory_bytes()};
     case proto::PeerMessage::kHeartbeat:
-      return PeerHeartbeat{peer, message.session(), message.heartbeat().sequence(),
+      return PeerHeartbeat{peer,
+                           message.session(),
+                           message.heartbeat().sequence(),
                            message.heartbeat().draining(),
-                           assignments_of(message.heartbeat().assignments())};
+                           assignments_of(message.heartbeat().assignments()),
+                           message.heartbeat().free_memory_bytes()};
     case proto::PeerMessage::kUpdate:
       return update_of(peer, message.update());
     case proto::PeerMessage::kLeaving:

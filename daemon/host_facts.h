@@ -1,11 +1,27 @@
 // What this machine tells the cluster about itself.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "net/proto/control.pb.h"
 
 namespace weft::daemon {
+
+struct Card {
+  std::string name;
+  uint64_t memory_bytes = 0, free_bytes = 0;  // 0: unknown
+};
+
+// The card of device "cuda:N" (else the first) in what nvidia-smi lists, one a line: name, MiB in
+// all, MiB free; nullopt where there is none.
+std::optional<Card> card_of_list(std::string_view list, std::string_view device);
+
+// Of the device that computes ("cpu", "cuda:N"); 0: cannot be told. Blocks for seconds where a card
+// answers slowly.
+uint64_t free_memory_bytes(const std::string& device);
 
 // Cores, memory, card; device "auto" becomes "cuda:0" where a card answers, else "cpu".
 proto::Capabilities host_capabilities(const std::string& device, const std::string& name);

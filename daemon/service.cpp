@@ -18,6 +18,7 @@
 #include "daemon/assignment.h"
 #include "daemon/blob_cache.h"
 #include "daemon/event_queue.h"
+#include "daemon/free_memory.h"
 #include "daemon/host_facts.h"
 #include "daemon/measurement.h"
 #include "daemon/peer_server.h"
@@ -55,6 +56,9 @@ class ServiceImpl final : public Service {
     facts_.set_version(kVersion);
     measurement_.emplace(measurement_options(), events_, clock_,
                          [this](const job::DeviceProfile&) { send_profile(); });
+    free_memory_.emplace(
+        facts_.free_memory_bytes(),
+        [device = facts_.device()] { return free_memory_bytes(device); }, events_, clock_);
     probing_.emplace(member_, events_, [this](proto::ProbeReport report) {
       proto::PeerMessage message;
       *message.mutable_probe() = std::move(report);
@@ -97,6 +101,7 @@ class ServiceImpl final : public Service {
     }
     check_broker();
     measurement_->tick(welcomed_ && free() && !probing_->measuring() && !desk_.in_use());
+    free_memory_->tick(free_to_tell());
     // Whoever measures itself or others is measured by nobody.
     if (free() && !measurement_->measuring() && !probing_->measuring()) {
       desk_.open();
@@ -106,6 +111,8 @@ class ServiceImpl final : public Service {
     if (draining_ && !assignment_) leaving_ = true;
   }
 
+  // What this machine's memory holds is not this daemon's.
+  bool free_to_tell() const { return !assignment_ && !measurement_->measuring(); }
   bool free() const { return !assignment_ && !draining_ && !leaving_; }
 
   // Without a broker nobody may be told to stop us: a worker left alone ends after a stated time.
@@ -127,6 +134,7 @@ class ServiceImpl final : public Service {
   void send_hello() {
     proto::PeerMessage message;
     *message.mutable_hello()->mutable_capabilities() = facts_;
+    message.mutable_hello()->mutable_capabilities()->set_free_memory_bytes(free_memory_told());
     if (assignment_) *message.mutable_hello()->add_assignments() = assignment_->wire_state();
     send(std::move(message), kHelloTtlMs);
     announce_blobs();
@@ -137,9 +145,12 @@ class ServiceImpl final : public Service {
     proto::Heartbeat& heartbeat = *message.mutable_heartbeat();
     heartbeat.set_sequence(++heartbeat_sequence_);
     heartbeat.set_draining(draining_);
+    heartbeat.set_free_memory_bytes(free_memory_told());
     if (assignment_) *heartbeat.add_assignments() = assignment_->wire_state();
     send(std::move(message), heartbeat_ms_);
   }
+
+  uint64_t free_memory_told() const { return free_to_tell() ? free_memory_->bytes() : 0; }
 
   void send_profile() {
     if (!welcomed_ || !measurement_ || !measurement_->profile()) return;
@@ -397,6 +408,7 @@ class ServiceImpl final : public Service {
   std::shared_ptr<Assignment> assignment_;
   std::optional<Measurement> measurement_;
   std::optional<Probing> probing_;
+  std::optional<FreeMemory> free_memory_;
   bool welcomed_ = false;
   uint64_t welcomed_session_ = 0;
   uint64_t broker_session_ = 0;

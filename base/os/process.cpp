@@ -337,6 +337,20 @@ uint64_t total_memory_bytes() {
   return bytes;
 }
 
+// A container's usage counts the files it has read, which are given up for whoever needs memory.
+uint64_t reclaimable_bytes(std::string_view cgroup_memory_stat) {
+  uint64_t bytes = 0;
+  while (!cgroup_memory_stat.empty()) {
+    const size_t end = std::min(cgroup_memory_stat.find('\n'), cgroup_memory_stat.size());
+    const std::string line(cgroup_memory_stat.substr(0, end));
+    cgroup_memory_stat.remove_prefix(std::min(end + 1, cgroup_memory_stat.size()));
+    for (const std::string_view key : {"inactive_file ", "active_file ", "slab_reclaimable "}) {
+      if (line.starts_with(key)) bytes += std::strtoull(line.c_str() + key.size(), nullptr, 10);
+    }
+  }
+  return bytes;
+}
+
 uint64_t available_memory_bytes() {
   uint64_t bytes = 0;
   if (auto text = read_file("/proc/meminfo", 65536); text.ok()) {
@@ -345,7 +359,11 @@ uint64_t available_memory_bytes() {
   }
   const auto limit = read_number("/sys/fs/cgroup/memory.max");
   const auto used = read_number("/sys/fs/cgroup/memory.current");
-  if (limit && used && *limit > 0) bytes = std::min(bytes, *limit - std::min(*limit, *used));
+  if (limit && used && *limit > 0) {
+    const auto stat = read_file("/sys/fs/cgroup/memory.stat", 65536);
+    const uint64_t held = *used - std::min(*used, reclaimable_bytes(stat.ok() ? *stat : ""));
+    bytes = std::min(bytes, *limit - std::min(*limit, held));
+  }
   return bytes;
 }
 

@@ -60,7 +60,9 @@ Path program_dir();
 int hardware_cores();  // CPUs this process may run on
 uint64_t total_memory_bytes();
 uint64_t available_memory_bytes();  // without making others swap; 0: unknown
-std::string processor_name();       // "Intel(R) Xeon(R) ..."; the architecture where nobody tells
+// Of a cgroup's usage, by its file memory.stat.
+uint64_t reclaimable_bytes(std::string_view cgroup_memory_stat);
+std::string processor_name();  // "Intel(R) Xeon(R) ..."; the architecture where nobody tells
 std::string host_name();
 
 }  // namespace weft::os

@@ -19,13 +19,14 @@ Json Api::peer_json(const Peer& peer) const {
   if (peer.assignment) {
     assignment = {{"job", peer.assignment->job}, {"stage", peer.assignment->stage}};
   }
-  const bool device = !c.device.empty() && c.device != "cpu" && c.device_memory_bytes > 0;
+  const Json free = peer.free_memory_bytes > 0 ? Json(peer.free_memory_bytes) : Json(nullptr);
   return {{"id", peer.id},
           {"name", peer.name},
           {"state", phase_name(peer.phase)},
           {"host", c.host},
           {"cores", c.cores},
-          {"memory_bytes", device ? c.device_memory_bytes : c.memory_bytes},
+          {"memory_bytes", memory_bytes_of(c)},
+          {"free_memory_bytes", free},
           {"device", c.device},
           {"device_name", c.device_name},
           {"version", c.version},

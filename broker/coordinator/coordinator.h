@@ -39,12 +39,14 @@ struct PeerHello {
   uint64_t session = 0;
   Capabilities capabilities;
   std::vector<ReportedAssignment> assignments;
+  uint64_t free_memory_bytes = 0;  // 0: says nothing of it
 };
 struct PeerHeartbeat {
   std::string peer;
   uint64_t session = 0, sequence = 0;
   bool draining = false;
   std::vector<ReportedAssignment> assignments;
+  uint64_t free_memory_bytes = 0;  // 0: says nothing of it
 };
 struct PeerMeasured {
   std::string peer;

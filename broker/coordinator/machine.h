@@ -66,6 +66,7 @@ class Machine {
   // measured.cpp
   void learn_speed(const Job& owner, const StageReport& event);
   void doubt(Peer& peer);
+  void note_free_memory(Peer& peer, uint64_t bytes);
   void remeasured(Peer& peer, double faster);
   void rebase_plans(const std::string& peer, double faster);
 

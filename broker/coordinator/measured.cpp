@@ -1,4 +1,5 @@
-// Profiles of peers: what they measured, what real steps say of it, and when it is measured again.
+// What peers tell of their devices: the profile they measured, what real steps say of it, when it
+// is measured again; and how much of their memory is free.
 #include <algorithm>
 #include <cmath>
 
@@ -7,6 +8,9 @@
 
 namespace weft::broker {
 namespace {
+
+// Less than that of all its memory is no news.
+constexpr double kMemoryNoise = 0.05;
 
 // A version of weft may run operators in another way: it measures another thing.
 bool same_device(const job::DeviceProfile& a, const job::DeviceProfile& b) {
@@ -33,6 +37,22 @@ void rescale(double& factor, double faster) {
 }
 
 }  // namespace
+
+uint64_t memory_bytes_of(const Capabilities& c) {
+  const bool device = !c.device.empty() && c.device != "cpu" && c.device_memory_bytes > 0;
+  return device ? c.device_memory_bytes : c.memory_bytes;
+}
+
+// Told with every heartbeat: only what may make another plan is a change.
+void Machine::note_free_memory(Peer& peer, uint64_t bytes) {
+  if (bytes == 0) return;
+  peer.free_memory_bytes = bytes;
+  const double change =
+      std::abs(static_cast<double>(bytes) - static_cast<double>(peer.free_memory_noted));
+  if (change <= kMemoryNoise * static_cast<double>(memory_bytes_of(peer.capabilities))) return;
+  peer.free_memory_noted = bytes;
+  ++state_.idle_version;
+}
 
 // Real steps against the profile.
 void Machine::learn_speed(const Job& owner, const StageReport& event) {

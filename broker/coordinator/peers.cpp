@@ -115,7 +115,11 @@ void Machine::on(const PeerHello& event) {
   if (entry->session != event.session) entry->heartbeat_sequence = 0;
   entry->session = entry->hello_session = event.session;
   entry->hello_asked_ms = -1;
+  if (memory_bytes_of(entry->capabilities) != memory_bytes_of(event.capabilities)) {
+    entry->free_memory_bytes = 0;  // of another device
+  }
   entry->capabilities = event.capabilities;
+  note_free_memory(*entry, event.free_memory_bytes);
   ++state_.idle_version;
   if (entry->phase == PeerPhase::kDraining && !entry->drain_requested && !entry->assignment) {
     set_phase(*entry, PeerPhase::kIdle, "came back");
@@ -141,6 +145,7 @@ void Machine::on(const PeerHeartbeat& event) {
   }
   entry->session = event.session;
   entry->heartbeat_sequence = event.sequence;
+  note_free_memory(*entry, event.free_memory_bytes);
   heard(*entry, "was heard");
   ask_for_hello(*entry);
   if (event.draining && entry->phase != PeerPhase::kDraining) {

@@ -23,7 +23,6 @@ std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle,
   std::vector<PlannerPeer> peers;
   for (const Peer* peer : idle) {
     const Capabilities& c = peer->capabilities;
-    const bool device = !c.device.empty() && c.device != "cpu" && c.device_memory_bytes > 0;
     PlannerPeer planned;
     if (const PlannerPeer* found = by_name.at(peer->name)) planned = *found;
     // What the operator wrote down counts more than what was measured, but for what a run that
@@ -35,8 +34,10 @@ std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle,
     if (peer->slowness.factor > 0) planned.correction = peer->slowness.factor;
     planned.id = peer->id;
     planned.cores = c.cores;
-    const uint64_t memory = device ? c.device_memory_bytes : c.memory_bytes;
-    if (memory > 0) planned.memory_bytes = memory;
+    if (planned.memory_bytes == 0) {
+      planned.memory_bytes = memory_bytes_of(c);
+      planned.free_memory_bytes = peer->free_memory_bytes;
+    }
     peers.push_back(std::move(planned));
   }
   return peers;

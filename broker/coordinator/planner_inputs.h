@@ -19,8 +19,8 @@ struct PlannerInputs {
   std::vector<PlannerAccess> access;
 };
 
-// Several peers of one name are all taken for the one that is known. Memory that a peer reports
-// itself counts, whatever the file says.
+// Several peers of one name are all taken for the one that is known. Memory that the operator wrote
+// counts more than what a peer tells of its own, in all and free.
 PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const PlannerWorld& known);
 // Their peers alone, in the order given.
 std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle,

@@ -30,6 +30,9 @@ struct Capabilities {
   std::string version;
 };
 
+// Of the device that computes; 0: unknown.
+uint64_t memory_bytes_of(const Capabilities& capabilities);
+
 // What a peer was given to do. It holds the peer until the daemon says that it ended.
 struct Assignment {
   std::string job;
@@ -83,6 +86,9 @@ struct Peer {
   Correction correction;                              // of the profile, by real runs
   Slowness slowness;                                  // not persisted
   Remeasure remeasure;                                // not persisted
+  // What others leave of its memory, told last while it had no work; 0: unknown. Not persisted.
+  uint64_t free_memory_bytes = 0;
+  uint64_t free_memory_noted = 0;  // when idle_version last changed for it
 };
 
 struct Failure {

@@ -90,6 +90,13 @@ std::string against(const PlanAlternative& other, const PlanReport& report, size
 // Why a peer got no stage. needs: bytes of each stage.
 std::string why_left_out(const PlanInputs& in, const std::vector<double>& needs, int32_t peer) {
   const auto least = std::min_element(needs.begin(), needs.end());
+  const PlannerPeer& of = in.peers[static_cast<size_t>(peer)];
+  if (room_of(in, peer) < *least && room_if_free(in, peer) >= *least) {
+    return fmt::format("others use its memory: {} of {} are free, the least stage ({}) needs {}",
+                       mebibytes(static_cast<double>(of.free_memory_bytes)),
+                       mebibytes(static_cast<double>(of.memory_bytes)), least - needs.begin(),
+                       mebibytes(*least));
+  }
   if (room_of(in, peer) < *least) {
     return fmt::format("too small: {} of memory to plan with, the least stage ({}) needs {}",
                        mebibytes(room_of(in, peer)), least - needs.begin(), mebibytes(*least));
@@ -111,24 +118,29 @@ void add_left_out(const PlanInputs& in, const Realised& chosen, PlanReport& repo
   }
 }
 
+// Peers by what kept them out; with its numbers where that is one peer.
 std::string left_out_text(const PlanReport& report) {
-  std::vector<std::pair<std::string, std::vector<std::string>>> by_reason;
+  struct Reason {
+    std::string kind, whole;
+    std::vector<std::string> peers;
+  };
+  std::vector<Reason> reasons;
   for (const PlanLeftOut& left : report.left_out) {
-    const std::string why = left.why.substr(0, left.why.find(':'));
-    const auto known = std::find_if(by_reason.begin(), by_reason.end(),
-                                    [&](const auto& entry) { return entry.first == why; });
-    auto& peers = known == by_reason.end()
-                      ? by_reason.emplace_back(why, std::vector<std::string>{}).second
-                      : known->second;
-    peers.push_back(left.peer);
+    const std::string kind = left.why.substr(0, left.why.find(':'));
+    auto known = std::find_if(reasons.begin(), reasons.end(),
+                              [&](const Reason& reason) { return reason.kind == kind; });
+    if (known == reasons.end()) known = reasons.insert(known, Reason{kind, left.why, {}});
+    known->peers.push_back(left.peer);
   }
   std::string text;
-  for (const auto& [why, peers] : by_reason) {
-    const size_t named = std::min<size_t>(peers.size(), 3);
+  for (const Reason& reason : reasons) {
+    const size_t named = std::min<size_t>(reason.peers.size(), 3);
     text += fmt::format(
         "{}{}{}: {}", text.empty() ? " (" : "; ",
-        fmt::join(peers.begin(), peers.begin() + static_cast<std::ptrdiff_t>(named), ", "),
-        peers.size() > named ? fmt::format(" and {} more", peers.size() - named) : "", why);
+        fmt::join(reason.peers.begin(), reason.peers.begin() + static_cast<std::ptrdiff_t>(named),
+                  ", "),
+        reason.peers.size() > named ? fmt::format(" and {} more", reason.peers.size() - named) : "",
+        reason.peers.size() == 1 ? reason.whole : reason.kind);
   }
   return text.empty() ? text : text + ")";
 }

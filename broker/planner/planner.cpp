@@ -140,14 +140,18 @@ Error no_room(const PlanInputs& in, const GraphChain& chain) {
       Code::kUnavailable,
       fmt::format("too little memory for {}: the job needs about {} for weights, gradients, "
                   "optimizer and one micro-batch's activations, {} in one piece; {} peer{} have {} "
-                  "to plan with, the largest ({}) {} of its {}",
+                  "to plan with, the largest ({}) {} of its {}{}",
                   asked == 0   ? "any number of stages"
                   : asked == 1 ? "1 stage"
                                : fmt::format("{} stages", asked),
                   mebibytes(costs.fixed_bytes[whole] + costs.stash_bytes[whole]), mebibytes(unit),
                   in.peers.size(), in.peers.size() == 1 ? "" : "s", mebibytes(total), best.id,
                   mebibytes(room_of(in, largest)),
-                  mebibytes(static_cast<double>(best.memory_bytes))),
+                  mebibytes(static_cast<double>(best.memory_bytes)),
+                  room_of(in, largest) < room_if_free(in, largest)
+                      ? fmt::format(", of which {} are free",
+                                    mebibytes(static_cast<double>(best.free_memory_bytes)))
+                      : ""),
       "add peers, ask for more stages, or export a smaller micro-batch");
 }
 

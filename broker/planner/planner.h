@@ -39,6 +39,8 @@ struct PlannerPeer {
   std::shared_ptr<const job::DeviceProfile>
       profile{};          // measured; counts where gflops is not known
   double correction = 1;  // real runs took so many times what was predicted
+  uint64_t free_memory_bytes =
+      0;  // what others leave of its memory; 0: unknown, taken as all of it
   bool speed_known() const { return gflops > 0 || profile != nullptr; }
   // Of large products, to tell very many peers apart without a graph; 0: unknown.
   double promised_gflops() const;
@@ -55,6 +57,7 @@ struct PlannerOptions {
   // A further stage must shorten the predicted step by this share, or the peer stays a spare.
   double least_gain = 0.02;
   double memory_share = 0.9;          // of a peer's memory a stage may plan with
+  double free_reserve = 0.05;         // of its memory, left of what is free
   size_t most_peers = 512;            // of more, those with the most speed and memory are looked at
   std::vector<PlannerAccess> access;  // lines that peers share (network.h)
   MeasuredWays measured;              // what links and access say counts more; empty: nothing

@@ -95,6 +95,16 @@ Result<PlanInputs> make_inputs(const opdag::Graph& graph, const job::JobSpec& sp
 }
 
 double room_of(const PlanInputs& in, int32_t peer) {
+  const PlannerPeer& of = in.peers[static_cast<size_t>(peer)];
+  return std::min(
+      room_if_free(in, peer),
+      of.free_memory_bytes == 0
+          ? std::numeric_limits<double>::infinity()
+          : std::max(0.0, static_cast<double>(of.free_memory_bytes) -
+                              in.options.free_reserve * static_cast<double>(of.memory_bytes)));
+}
+
+double room_if_free(const PlanInputs& in, int32_t peer) {
   const uint64_t bytes = in.peers[static_cast<size_t>(peer)].memory_bytes;
   if (bytes == 0) return std::numeric_limits<double>::infinity();
   return in.options.memory_share * static_cast<double>(bytes);

@@ -46,8 +46,9 @@ struct Realised {
   bool timed = false;  // every peer's speed is known
 };
 
-// Bytes a plan may use of a peer; infinite where its memory is unknown.
+// Bytes a plan may use of a peer; infinite where its memory is unknown. And if others used none.
 double room_of(const PlanInputs& in, int32_t peer);
+double room_if_free(const PlanInputs& in, int32_t peer);
 
 // Its messages compressed as the options have it.
 Result<Realised> realise(const PlanInputs& in, opdag::Partition partition,

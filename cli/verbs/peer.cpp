@@ -55,7 +55,15 @@ void print_costs(const std::string& precision, const json& classes) {
   print_table(rows);
 }
 
+std::string memory_text(const json& peer) {
+  const std::string all = human_bytes(peer.value("memory_bytes", 0.0));
+  const json free = peer.value("free_memory_bytes", json());
+  return free.is_number() ? fmt::format("{} of {} free", human_bytes(free.get<double>()), all)
+                          : fmt::format("{}, how much is free is not known", all);
+}
+
 void print_peer(const json& peer) {
+  fmt::print("{:<16} {}\n", "memory", memory_text(peer));
   for (const auto& [key, value] : peer.items()) {
     if (key == "profile" && value.is_object()) continue;
     fmt::print("{:<16} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
@@ -63,7 +71,7 @@ void print_peer(const json& peer) {
   const json profile = peer.value("profile", json());
   if (!profile.is_object()) return;
   const auto measured_ms = profile.value("measured_ms", int64_t{0});
-  fmt::print("\nmeasured{} in {:.1f} s with {} threads; free memory {} of {}\n",
+  fmt::print("\nmeasured{} in {:.1f} s with {} threads; free memory then {} of {}\n",
              measured_ms > 0 ? " " + ago(measured_ms) : "", profile.value("seconds", 0.0),
              profile.value("threads", 0), human_bytes(profile.value("memory_free_bytes", 0.0)),
              human_bytes(profile.value("memory_total_bytes", 0.0)));

@@ -69,6 +69,8 @@ Result<broker::PlannerWorld> world_of_broker(const Globals& globals) {
     idle.id = peer.value("id", "");
     idle.cores = peer.value("cores", 1u);
     idle.memory_bytes = peer.value("memory_bytes", uint64_t{0});
+    const auto free = peer.find("free_memory_bytes");
+    if (free != peer.end() && free->is_number_unsigned()) idle.free_memory_bytes = *free;
     WEFT_TRY_STATUS(add_profile(*client, idle));
     world.peers.push_back(std::move(idle));
     world.site_of.emplace_back();

@@ -202,5 +202,16 @@ TEST(Process, TheHostIsDescribed) {
   EXPECT_TRUE(std::filesystem::is_directory(program_dir()));
 }
 
+TEST(Memory, FilesThatAContainerHasReadAreNoUse) {
+  const char* stat =
+      "anon 1000\nfile 900\nkernel_stack 16\nshmem 200\ninactive_anon 300\nactive_anon 900\n"
+      "inactive_file 400\nactive_file 300\nslab_reclaimable 50\nslab_unreclaimable 7\n";
+  EXPECT_EQ(reclaimable_bytes(stat), 750u);
+  EXPECT_EQ(reclaimable_bytes(""), 0u);
+  EXPECT_EQ(reclaimable_bytes("inactive_file"), 0u);
+  EXPECT_GT(available_memory_bytes(), 0u);
+  EXPECT_LE(available_memory_bytes(), total_memory_bytes());
+}
+
 }  // namespace
 }  // namespace weft::os

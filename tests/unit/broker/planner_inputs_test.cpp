@@ -45,7 +45,7 @@ TEST(PlannerInputs, KnownPeersAndLinksAreJoinedByName) {
   ASSERT_EQ(inputs.peers.size(), 4u);
   EXPECT_EQ(inputs.peers[0].id, "p-1");
   EXPECT_EQ(inputs.peers[0].gflops, 5000);
-  EXPECT_EQ(inputs.peers[0].memory_bytes, uint64_t{8} << 30);  // as it says itself
+  EXPECT_EQ(inputs.peers[0].memory_bytes, uint64_t{1} << 30);  // of 8 that it says itself
   EXPECT_EQ(inputs.peers[2].gflops, 100);
   EXPECT_EQ(inputs.peers[3].gflops, 0);
   EXPECT_EQ(inputs.peers[3].memory_bytes, 1000u);
@@ -87,6 +87,23 @@ TEST(PlannerInputs, WhatTheOperatorWroteCountsMoreThanWhatWasMeasured) {
   EXPECT_EQ(inputs.peers[1].profile, measured.profile);
   EXPECT_EQ(inputs.peers[1].correction, 1.25);
   EXPECT_TRUE(inputs.peers[1].speed_known());
+}
+
+TEST(PlannerInputs, MemoryIsWhatAPeerTellsUnlessTheOperatorWroteIt) {
+  const PlannerWorld known = *parse_peers(kPeers, "peers.toml");
+  Peer written = peer("p-1", "fast", uint64_t{8} << 30), told = peer("p-2", "slow", 1000);
+  written.free_memory_bytes = uint64_t{3} << 20;
+  told.free_memory_bytes = 400;
+  Peer card = peer("p-3", "new", 1000);
+  card.capabilities.device = "cuda:0";
+  card.capabilities.device_memory_bytes = 5000;
+  const auto peers = planner_peers({&written, &told, &card}, known);
+  EXPECT_EQ(peers[0].memory_bytes, uint64_t{1} << 30);
+  EXPECT_EQ(peers[0].free_memory_bytes, 0u) << "he knows what the machine is free to give";
+  EXPECT_EQ(peers[1].memory_bytes, 1000u);
+  EXPECT_EQ(peers[1].free_memory_bytes, 400u);
+  EXPECT_EQ(peers[2].memory_bytes, 5000u);
+  EXPECT_EQ(peers[2].free_memory_bytes, 0u) << "unknown";
 }
 
 TEST(PlannerInputs, NothingKnownIsNothingAssumedHere) {

@@ -82,6 +82,11 @@ class ServiceTest : public ::testing::Test {
     return changed_.wait_for(lock, std::chrono::seconds(20),
                              [&] { return std::any_of(heard_.begin(), heard_.end(), wanted); });
   }
+  // So far.
+  bool hears_ever(const Predicate& wanted) {
+    std::lock_guard lock(mutex_);
+    return std::any_of(heard_.begin(), heard_.end(), wanted);
+  }
   static Predicate update(const std::string& job, const std::string& state,
                           const std::string& error = {}) {
     return [=](const proto::PeerMessage& message) {

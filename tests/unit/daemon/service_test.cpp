@@ -24,9 +24,25 @@ TEST_F(ServiceTest, SaysWhatThisMachineIsAndThatItLives) {
   EXPECT_TRUE(hears([](const proto::PeerMessage& message) {
     const auto& facts = message.hello().capabilities();
     return message.has_hello() && facts.host() == "tester" && facts.cores() > 0 &&
-           facts.blob_port() != 0 && facts.device() == "cpu";
+           facts.blob_port() != 0 && facts.device() == "cpu" && facts.free_memory_bytes() > 0;
   }));
   EXPECT_TRUE(hears([](const auto& message) { return message.heartbeat().sequence() >= 2; }));
+}
+
+TEST_F(ServiceTest, FreeMemoryIsToldWhileNothingRunsHere) {
+  run(kObeys);
+  ASSERT_TRUE(hears([](const auto& message) {
+    return message.has_heartbeat() && message.heartbeat().free_memory_bytes() > 0;
+  }));
+  prepare("one");
+  ASSERT_TRUE(hears(update("one", "listening")));
+  const auto names_it = [](const proto::PeerMessage& message) {
+    return message.heartbeat().assignments_size() > 0;
+  };
+  ASSERT_TRUE(hears(names_it));
+  EXPECT_FALSE(hears_ever([&](const proto::PeerMessage& message) {
+    return names_it(message) && message.heartbeat().free_memory_bytes() > 0;
+  }));
 }
 
 TEST_F(ServiceTest, RunsStopsAndAnswersForWhatItDoesNotRun) {

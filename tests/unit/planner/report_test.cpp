@@ -117,6 +117,41 @@ TEST(PlanReport, SaysWhatItAssumedAndWhatItLeftOut) {
   EXPECT_TRUE(tiny);
 }
 
+TEST(PlanReport, MemoryThatOthersUseIsNotPlannedWith) {
+  const opdag::Graph graph = chain_graph(8, 4, 64);
+  constexpr uint64_t kWhole = 4 << 20;
+  std::vector<PlannerPeer> peers = {{"idle", 4, kWhole, 50}, {"gamer", 4, kWhole, 100}};
+  job::JobSpec spec = chain_spec(4 * 64);
+  spec.pipeline.stages = 1;
+  const auto runs_on = [&]() -> std::string {
+    const auto report = plan_job(graph, spec, peers, {});
+    return report.ok() ? report->plan.stages[0].replicas[0] : report.error().message;
+  };
+  const auto first = plan_job(graph, spec, peers, {});
+  ASSERT_TRUE(first.ok()) << first.error().text();
+  ASSERT_EQ(first->plan.stages[0].replicas[0], "gamer");
+  const auto needs = static_cast<double>(first->plan.stages[0].memory_bytes);
+  ASSERT_LT(needs, 0.8 * kWhole);
+  // The stage and the reserve fit into what is free, or do not.
+  peers[1].free_memory_bytes = static_cast<uint64_t>(1.1 * needs + 0.05 * kWhole);
+  EXPECT_EQ(runs_on(), "gamer");
+  peers[1].free_memory_bytes = static_cast<uint64_t>(0.9 * needs + 0.05 * kWhole);
+  EXPECT_EQ(runs_on(), "idle");
+  const auto report = plan_job(graph, spec, peers, {});
+  ASSERT_EQ(report->left_out.size(), 1u);
+  EXPECT_THAT(report->left_out[0].why, HasSubstr("others use its memory: "));
+  EXPECT_THAT(report->plan.reason, HasSubstr("(gamer: others use its memory: "));
+  EXPECT_THAT(report->plan.reason, HasSubstr("of 4 MiB are free"));
+  // All of it free is as if nothing were known of it, and so is more than there is.
+  for (const uint64_t all : {kWhole, 2 * kWhole}) {
+    peers[1].free_memory_bytes = all;
+    EXPECT_EQ(runs_on(), "gamer");
+  }
+  peers[0].free_memory_bytes = peers[1].free_memory_bytes = 1;
+  EXPECT_THAT(runs_on(), HasSubstr("too little memory"));
+  EXPECT_THAT(runs_on(), HasSubstr("are free"));
+}
+
 TEST(PlanReport, TooLittleMemoryIsExplained) {
   const opdag::Graph graph = chain_graph(8, 4, 64);
   const auto report = plan_job(graph, chain_spec(8), {{"p0", 1, 9000}, {"p1", 1, 8000}}, {});
