@@ -4,6 +4,7 @@
 // same in every shard). Storing them is the broker's business.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "base/result.h"
@@ -12,6 +13,10 @@
 namespace weft::job {
 
 inline constexpr const char* kOwnPrefix = "weft.";  // what is not the model's
+
+// A worker goes on behind a checkpoint while no more of its shards than that are on its machine:
+// a slow uplink holds training back rather than fill the disk.
+inline constexpr size_t kMaxStoredShards = 2;
 
 // The model's own tensors of all shards. A name in two shards (a tied parameter known to several
 // stages) must hold the same bytes, else kCorrupt. The result shares the shards' memory.

@@ -34,6 +34,7 @@ class Engine {
     int32_t run = -1;             // slot, once it computes
     double state_bytes = 0;       // of its stage: weights and the optimizer's
     std::deque<int64_t> uploads;  // steps to be stored, the first under way
+    bool waits_for_room = false;  // behind the last of them, as too many are not stored yet
     int64_t hold_step = 0;        // behind which it waits
     bool last_step_done = false;
   };

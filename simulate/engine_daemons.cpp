@@ -76,7 +76,8 @@ void Engine::beat(size_t batch) {
       if (work.run >= 0 && !over(work) && now - beating.alive_s >= kWorkerAliveEvery_s &&
           runs_[static_cast<size_t>(work.run)]) {
         beating.alive_s = now;
-        report_alive(peer, work, runs_[static_cast<size_t>(work.run)]->play->idle_s(work.stage));
+        const JobPlay& play = *runs_[static_cast<size_t>(work.run)]->play;
+        report_alive(peer, work, work.uploads.empty() ? play.idle_s(work.stage) : 0);
       }
       heartbeat.assignments.push_back(reported(work.job, work.epoch, work.stage, work.phase));
     }
@@ -190,7 +191,7 @@ void Engine::hold(int32_t peer, const broker::SendHold& effect) {
   const auto& run = runs_[static_cast<size_t>(work->run)];
   const int64_t waits_behind = work->hold_step;
   work->hold_step = effect.step;
-  if (!run || run->play->alive(work->stage) || waits_behind == 0) return;
+  if (!run || run->play->alive(work->stage) || work->waits_for_room || waits_behind == 0) return;
   run->play->start(work->stage, waits_behind);
 }
 
@@ -209,9 +210,9 @@ void Engine::neighbours_notice(int32_t slot, int32_t stage, double after_s) {
     const std::vector<int32_t> neighbours = run->play->neighbours(stage);
     for (const int32_t other : neighbours) {
       if (!runs_[static_cast<size_t>(slot)]) return;
-      if (!run->play->alive(other)) continue;
       const int32_t peer = run->play->plan().peers[static_cast<size_t>(other)];
-      if (held(peer, run->job, run->epoch) == nullptr) continue;
+      const Work* work = held(peer, run->job, run->epoch);
+      if (work == nullptr || !(run->play->alive(other) || work->waits_for_room)) continue;
       const std::string lost =
           world_.peer(run->play->plan().peers[static_cast<size_t>(stage)]).name;
       end_work(peer, StagePhase::kFailed,

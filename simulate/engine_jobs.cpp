@@ -6,6 +6,7 @@
 #include "base/statistics.h"
 #include "broker/coordinator/planner_inputs.h"
 #include "broker/coordinator/replan_inputs.h"
+#include "job/checkpoint.h"
 #include "simulate/engine.h"
 
 namespace weft::simulate {
@@ -165,7 +166,8 @@ void Engine::stepped(int32_t slot, int32_t stage, int64_t step) {
   if (step == last) work->last_step_done = true;
   const bool holds = step < last && work->hold_step == step;
   if (step == last || holds || (every > 0 && step % every == 0)) upload(peer, step);
-  if (holds) run.play->stop(stage);
+  work->waits_for_room = !holds && step < last && work->uploads.size() > job::kMaxStoredShards;
+  if (holds || work->waits_for_room) run.play->stop(stage);
 }
 
 void Engine::stage_over(int32_t slot, int32_t stage) {

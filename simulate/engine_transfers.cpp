@@ -42,7 +42,7 @@ void Engine::move_chunk(const std::shared_ptr<Transfer>& moving) {
   });
 }
 
-// One after the other, as a daemon stores them.
+// One after the other, as a daemon stores them; a worker does not run ahead of too many.
 void Engine::upload(int32_t peer, int64_t step) {
   Work& work = *daemon(peer).work;
   work.uploads.push_back(step);
@@ -80,7 +80,13 @@ void Engine::upload_next(int32_t peer) {
                              {"weights"}});
     uploaded = held(peer, name, epoch);
     if (uploaded == nullptr) return;
+    const int64_t newest = uploaded->uploads.back();
     uploaded->uploads.pop_front();
+    if (uploaded->waits_for_room) {
+      uploaded->waits_for_room = false;
+      const auto& run = runs_[static_cast<size_t>(uploaded->run)];
+      if (run && uploaded->hold_step != newest) run->play->start(uploaded->stage, newest);
+    }
     if (!uploaded->uploads.empty()) {
       upload_next(peer);
     } else if (uploaded->last_step_done) {

@@ -4,7 +4,6 @@
 #include <map>
 #include <set>
 
-#include "base/statistics.h"
 #include "broker/planner/network.h"
 #include "broker/planner/rejudge.h"
 #include "opdag/cuts.h"
@@ -53,21 +52,17 @@ class BrokerWays {
     network_ = joined_network(ids, measured, inputs.links, inputs.access);
   }
 
-  double up(const std::string& peer) const { return middle(peer, true); }
-  double down(const std::string& peer) const { return middle(peer, false); }
+  // Seconds a byte takes.
+  double up(const std::string& peer) const {
+    return or_assumed(to_broker_seconds_per_byte(network_, at_.at(peer)));
+  }
+  double down(const std::string& peer) const {
+    return or_assumed(from_broker_seconds_per_byte(network_, at_.at(peer)));
+  }
 
  private:
-  // Seconds a byte takes.
-  double middle(const std::string& peer, bool up) const {
-    std::vector<double> ways;
-    const size_t at = at_.at(peer);
-    for (size_t other = 0; other < network_.peers(); ++other) {
-      if (other == at) continue;
-      const double rate =
-          up ? network_.seconds_per_byte(at, other) : network_.seconds_per_byte(other, at);
-      if (rate > 0) ways.push_back(rate);
-    }
-    return ways.empty() ? seconds_per_byte_at(kAssumedMbit_s) : median(std::move(ways));
+  static double or_assumed(double known) {
+    return known > 0 ? known : seconds_per_byte_at(kAssumedMbit_s);
   }
 
   std::map<std::string, size_t> at_;

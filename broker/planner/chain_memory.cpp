@@ -76,7 +76,7 @@ std::vector<int32_t> ChainMemory::runs_reading(opdag::ValueId value) const {
 void ChainMemory::add_leaves(Chain& chain) const {
   std::map<int32_t, std::vector<int32_t>> by_group;  // a tied weight is stored once
   int32_t alone = -1;
-  std::map<int32_t, double> bytes_of, weight_of;
+  std::map<int32_t, double> bytes_of, stored_of, weight_of;
   for (const opdag::Leaf& leaf : graph.leaves) {
     if (leaf.kind == opdag::LeafKind::kUserInput) {
       add_where_any(chain, runs_reading(leaf.value), kept[static_cast<size_t>(leaf.value)],
@@ -88,11 +88,13 @@ void ChainMemory::add_leaves(Chain& chain) const {
     add_all(readers, runs_reading(leaf.value));
     if (readers.empty()) readers.push_back(0);  // what nothing reads lies in the first stage
     bytes_of[key] = std::max(bytes_of[key], leaf_bytes(graph, leaf, train));
+    stored_of[key] = std::max(stored_of[key], stored_bytes(graph, leaf, train));
     weight_of[key] = leaf.trainable ? tied_bytes(graph, leaf, train) : 0;
   }
   for (auto& [key, readers] : by_group) {
     readers = sorted_once(std::move(readers));
     add_where_any(chain, readers, bytes_of[key], chain.fixed_bytes);
+    add_where_any(chain, readers, stored_of[key], chain.shard_bytes);
     if (readers.size() > 1 && weight_of[key] > 0) {
       chain.ties.push_back({readers.front(), readers.back(), weight_of[key]});
     }

@@ -32,6 +32,15 @@ double leaf_bytes(const opdag::Graph& graph, const opdag::Leaf& leaf, const job:
                              bytes_per_trained_element(train));
 }
 
+double stored_bytes(const opdag::Graph& graph, const opdag::Leaf& leaf,
+                    const job::TrainSpec& train) {
+  if (leaf.kind == opdag::LeafKind::kParameter) {
+    return leaf_bytes(graph, leaf, train) - (leaf.trainable ? tied_bytes(graph, leaf, train) : 0);
+  }
+  return leaf.kind == opdag::LeafKind::kBuffer && leaf.persistent ? leaf_bytes(graph, leaf, train)
+                                                                  : 0;
+}
+
 double tied_bytes(const opdag::Graph& graph, const opdag::Leaf& leaf, const job::TrainSpec& train) {
   const auto bytes = static_cast<double>(opdag::meta_bytes(graph.value(leaf.value).meta));
   return train.precision == job::Precision::kFp64 ? 2 * bytes : bytes;
@@ -89,7 +98,7 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const GraphCosts& 
     const auto here = [&](int32_t node) {
       return partition.stage_of[static_cast<size_t>(node)] == stage.index;
     };
-    double fixed = 0, kept = 0, given = 0, live = 0;
+    double fixed = 0, shard = 0, kept = 0, given = 0, live = 0;
     bool backward = false;
     job::Work sum;
     for (int32_t node : stage.nodes) {
@@ -127,10 +136,12 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const GraphCosts& 
         plan.parameter_bytes += opdag::meta_bytes(graph.value(leaf.value).meta);
       }
       fixed += leaf_bytes(graph, leaf, spec.train);
+      shard += stored_bytes(graph, leaf, spec.train);
     }
     costs.stages.push_back(std::move(plan));
     costs.work.push_back(sum);
     costs.fixed_bytes.push_back(fixed);
+    costs.shard_bytes.push_back(shard);
     costs.stash_bytes.push_back(kept);
     costs.input_bytes.push_back(backward ? given : 0);
   }

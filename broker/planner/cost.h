@@ -28,6 +28,10 @@ std::vector<double> node_stash(const opdag::Graph& graph, job::Precision precisi
 // Bytes that training keeps for a parameter or buffer: weight, gradient, optimizer state.
 double leaf_bytes(const opdag::Graph& graph, const opdag::Leaf& leaf, const job::TrainSpec& train);
 
+// What a checkpoint holds of it: no gradient.
+double stored_bytes(const opdag::Graph& graph, const opdag::Leaf& leaf,
+                    const job::TrainSpec& train);
+
 // Of a weight's gradient, or of the weight, when stages that share it exchange them.
 double tied_bytes(const opdag::Graph& graph, const opdag::Leaf& leaf, const job::TrainSpec& train);
 
@@ -49,6 +53,7 @@ struct StageCosts {
   std::vector<job::StagePlan> stages;
   std::vector<job::Work> work;
   std::vector<double> fixed_bytes, stash_bytes;
+  std::vector<double> shard_bytes;  // of a checkpoint
   // Of a micro-batch: what other stages and the feed give; 0 where nothing has a backward.
   std::vector<double> input_bytes;
 };

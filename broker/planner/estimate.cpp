@@ -164,6 +164,10 @@ double estimate_under(const Problem& problem, const Layout& layout, const ChainT
 }  // namespace
 
 double estimate_layout(const Problem& problem, const Layout& layout) {
+  return std::max(estimate_step(problem, layout), storing_seconds(problem, layout));
+}
+
+double estimate_step(const Problem& problem, const Layout& layout) {
   const std::vector<bool> asked = asked_recompute(problem, layout);
   const ChainTimes times = times_of(problem, layout, asked);
   const int32_t wanted =

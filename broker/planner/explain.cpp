@@ -181,6 +181,23 @@ std::string compression_text(const PlanInputs& in, const Prediction& prediction)
       in.options.compression.name, wire_bytes / kMebibyte, bytes / kMebibyte);
 }
 
+// Of checkpoints that come faster than they are stored; or nothing.
+void note_storing(const PlanInputs& in, const Realised& chosen, PlanReport& report) {
+  if (!chosen.timed || !(chosen.pace_s > chosen.step_s)) return;
+  int32_t slowest = 0;
+  for (int32_t stage = 0; stage < static_cast<int32_t>(chosen.peers.size()); ++stage) {
+    if (storing_seconds(in, chosen, static_cast<size_t>(stage)) == chosen.pace_s) slowest = stage;
+  }
+  const auto every = static_cast<double>(in.spec.train.checkpoint_every);
+  report.notes.push_back(fmt::format(
+      "{:.0f} steps take {}, but storing the checkpoint of stage {}, {} from {}, about {}: steps "
+      "will wait for it, unless train.checkpoint.every is {:.0f} at least",
+      every, seconds_text(every * chosen.step_s), slowest,
+      mebibytes(chosen.costs.shard_bytes[static_cast<size_t>(slowest)]),
+      peer_name(in, chosen, slowest), seconds_text(every * chosen.pace_s),
+      std::ceil(every * chosen.pace_s / chosen.step_s)));
+}
+
 }  // namespace
 
 std::string mebibytes(double bytes) {
@@ -193,6 +210,7 @@ PlanReport explain(const PlanInputs& in, const Realised& chosen, const Explained
   schedule.gap = chosen.gap;
   report.prediction = predict(chosen.pipeline, in.network, schedule);
   report.notes = in.notes;
+  note_storing(in, chosen, report);
   report.timed = chosen.timed;
   report.micro_batches = schedule.micro_batches;
   report.compression = in.options.compression.name;

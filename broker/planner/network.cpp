@@ -6,6 +6,8 @@
 #include <cmath>
 #include <map>
 
+#include "base/statistics.h"
+
 namespace weft::broker {
 namespace {
 
@@ -154,6 +156,30 @@ void Network::add_access(const std::string& name, const std::vector<int32_t>& me
       in = std::max(in, down_seconds_per_byte);
     }
   }
+}
+
+namespace {
+
+template <typename Way>
+double middle_way(size_t peers, size_t peer, const Way& way) {
+  std::vector<double> ways;
+  for (size_t other = 0; other < peers; ++other) {
+    const double rate = other == peer ? 0 : way(other);
+    if (rate > 0) ways.push_back(rate);
+  }
+  return ways.empty() ? 0 : median(std::move(ways));
+}
+
+}  // namespace
+
+double to_broker_seconds_per_byte(const Network& network, size_t peer) {
+  return middle_way(network.peers(), peer,
+                    [&](size_t other) { return network.seconds_per_byte(peer, other); });
+}
+
+double from_broker_seconds_per_byte(const Network& network, size_t peer) {
+  return middle_way(network.peers(), peer,
+                    [&](size_t other) { return network.seconds_per_byte(other, peer); });
 }
 
 }  // namespace weft::broker

@@ -75,6 +75,11 @@ class Network {
   std::vector<std::string> notes_;
 };
 
+// Seconds a byte takes from a peer to the broker, or back. Nobody measures these ways: they count
+// as the middle one of the peer's to the others; 0 where none of them takes time.
+double to_broker_seconds_per_byte(const Network& network, size_t peer);
+double from_broker_seconds_per_byte(const Network& network, size_t peer);
+
 // Seconds a byte takes at a rate; 0 for a rate that is unknown.
 double seconds_per_byte_at(double mbit_s);
 

@@ -85,6 +85,9 @@ Problem problem_of(const PlanInputs& in, const GraphChain& chain, double memory_
   problem.gap = in.spec.pipeline.gap > 0 ? in.spec.pipeline.gap : timed ? 0 : 1;
   problem.agrees = in.spec.train.stages_agree();
   problem.compressor = in.compressor;
+  for (const double step_s : in.store_s) {
+    problem.store_s.push_back(step_s / in.schedule.micro_batches);
+  }
   for (size_t peer = 0; peer < in.peers.size(); ++peer) {
     problem.memory_bytes.push_back(memory_share * room_of(in, static_cast<int32_t>(peer)));
     problem.memory_speed.push_back(memory_speed_of(in.peers[peer]));
@@ -110,12 +113,12 @@ size_t pick(const std::vector<Realised>& plans, double least_gain) {
   size_t fastest = 0;
   for (size_t i = 0; i < plans.size(); ++i) {
     const auto [known, added] = best_of.try_emplace(plans[i].peers.size(), i);
-    if (!added && plans[i].step_s < plans[known->second].step_s) known->second = i;
-    if (plans[i].step_s < plans[fastest].step_s) fastest = i;
+    if (!added && plans[i].pace_s < plans[known->second].pace_s) known->second = i;
+    if (plans[i].pace_s < plans[fastest].pace_s) fastest = i;
   }
   size_t chosen = best_of.begin()->second;
   for (const auto& [stages, plan] : best_of) {
-    if (plans[plan].step_s < plans[chosen].step_s * (1 - least_gain)) chosen = plan;
+    if (plans[plan].pace_s < plans[chosen].pace_s * (1 - least_gain)) chosen = plan;
   }
   return chosen;
 }
@@ -205,7 +208,7 @@ Result<Candidates> find_candidates(const PlanInputs& in, const GraphChain& chain
 Realised choose(const Candidates& candidates, double least_gain) {
   Realised chosen = candidates.plans[pick(candidates.plans, least_gain)];
   for (const auto& single : {candidates.single_peer, candidates.single_site}) {
-    if (single && single->step_s < chosen.step_s) chosen = *single;
+    if (single && single->pace_s < chosen.pace_s) chosen = *single;
   }
   return chosen;
 }
@@ -241,8 +244,8 @@ Status try_zero_bubble(PlanInputs& in, const GraphChain& chain, double least_gai
   Realised best = choose(others, least_gain);
   const std::optional<Realised>& site = others.single_site;
   const bool better =
-      best.step_s < chosen.step_s * (1 - least_gain) || (site && site->step_s < chosen.step_s);
-  if (site && (!candidates.single_site || site->step_s < candidates.single_site->step_s)) {
+      best.pace_s < chosen.pace_s * (1 - least_gain) || (site && site->pace_s < chosen.pace_s);
+  if (site && (!candidates.single_site || site->pace_s < candidates.single_site->pace_s)) {
     candidates.single_site = site;
   }
   if (!better) return {};

@@ -29,6 +29,7 @@ Chain::Chain(int32_t count) : units(count) {
   fixed_bytes.assign(cuts * cuts, 0.0);
   stash_bytes.assign(cuts * cuts, 0.0);
   input_bytes.assign(cuts * cuts, 0.0);
+  shard_bytes.assign(cuts * cuts, 0.0);
 }
 
 double run_bytes(const Chain& chain, size_t run, int32_t in_flight) {
@@ -113,6 +114,16 @@ int32_t gap_wanted(const Problem& problem, const Layout& layout) {
       .gap;
 }
 
+double storing_seconds(const Problem& problem, const Layout& layout) {
+  double slowest = 0;
+  int32_t begin = 0;
+  for (size_t k = 0; k < layout.ends.size(); ++k) {
+    slowest = std::max(slowest, problem.storing(layout.peers[k], begin, layout.ends[k]));
+    begin = layout.ends[k];
+  }
+  return problem.schedule.micro_batches * slowest;
+}
+
 Scored score_layout(const Problem& problem, const Layout& layout) {
   Scored best{layout, 0, kInfinity, {}};
   job::ScheduleOptions schedule = problem.schedule;
@@ -126,6 +137,7 @@ Scored score_layout(const Problem& problem, const Layout& layout) {
     best.step_s = step_s;
     best.recompute = std::move(plan.recompute);
   }
+  best.step_s = std::max(best.step_s, storing_seconds(problem, layout));
   return best;
 }
 

@@ -34,6 +34,8 @@ struct Chain {
   std::vector<double> fixed_bytes, stash_bytes;
   // As long: what a micro-batch brings into the run, all that stays where forwards run again.
   std::vector<double> input_bytes;
+  // As long: what a checkpoint holds of the run.
+  std::vector<double> shard_bytes;
 
   // A weight that units far apart share: after a step the gradient of the last one's copy goes to
   // the first one's stage, the weight comes back.
@@ -68,6 +70,9 @@ struct Problem {
   // gap would have to hide.
   int32_t gap = 0;
   bool agrees = false;  // Pipeline::agrees
+  // [peer]: seconds that a byte of a checkpoint takes on its way to the broker, shared out over the
+  // micro-batches until the next checkpoint; empty: none on the way.
+  std::vector<double> store_s;
   job::Recompute recompute = job::Recompute::kNever;
   Compressor compressor;
   std::vector<MemorySpeed> memory_speed;  // of each peer, for codecs; empty: unknown
@@ -90,6 +95,12 @@ struct Problem {
   }
   double work(int32_t peer, int32_t begin, int32_t end) const {
     return forward(peer, begin, end) + backward(peer, begin, end);
+  }
+  // A worker does not run ahead of its checkpoints (job::kMaxStoredShards): no micro-batch takes
+  // less than this.
+  double storing(int32_t peer, int32_t begin, int32_t end) const {
+    if (store_s.empty()) return 0;
+    return store_s[static_cast<size_t>(peer)] * chain.shard_bytes[chain.at(begin, end)];
   }
 };
 
@@ -123,10 +134,14 @@ std::vector<bool> asked_recompute(const Problem& problem, const Layout& layout);
 // The problem's gap, or the one that the links of a layout ask for.
 int32_t gap_wanted(const Problem& problem, const Layout& layout);
 
+// Seconds that storing checkpoints takes of every step at least.
+double storing_seconds(const Problem& problem, const Layout& layout);
+
 // Predicted seconds of a step with the best of its memory plans, up to the gap that the links ask
-// for; infinite where there is none. estimate: closed form, for searching; exact: played, the
-// judge.
+// for, and no less than storing checkpoints takes; infinite where there is none. estimate: closed
+// form, for searching; exact: played, the judge.
 double estimate_layout(const Problem& problem, const Layout& layout);
+double estimate_step(const Problem& problem, const Layout& layout);  // as if storing took nothing
 inline constexpr size_t kPlayedActions = 40000;  // at most, of a step that is scored
 struct Scored {
   Layout layout;

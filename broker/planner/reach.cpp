@@ -22,14 +22,15 @@ void find_latest(int32_t units, int32_t* row, const Fits& fits) {
 }  // namespace
 
 Reach::Reach(const Problem& problem, const CutCosts& costs, const std::vector<int32_t>& order,
-             int32_t gap, int32_t depths, bool recompute)
+             int32_t gap, int32_t depths, bool recompute, double most_storing_s)
     : problem_(problem),
       costs_(costs),
       order_(order),
       n_(order.size()),
       cuts_(static_cast<size_t>(problem.chain.units) + 1),
       words_(words_for(cuts_)),
-      depths_(depths) {
+      depths_(depths),
+      most_storing_s_(most_storing_s) {
   coefficient_.assign(n_ * n_, 0.0);
   for (size_t a = 0; a < n_; ++a) {
     for (size_t b = 0; b < n_; ++b) {
@@ -99,7 +100,8 @@ void Reach::find_by_time(double compute_s, bool recompute) {
     const int32_t peer = order_[i];
     find_latest(problem_.chain.units, &ends.by_time[i * cuts_], [&](int32_t begin, int32_t end) {
       const double again = recompute ? problem_.again(peer, begin, end) : 0;
-      return problem_.work(peer, begin, end) + again <= compute_s;
+      return problem_.work(peer, begin, end) + again <= compute_s &&
+             problem_.storing(peer, begin, end) <= most_storing_s_;
     });
   }
 }

@@ -78,12 +78,17 @@ Result<PlanInputs> make_inputs(const opdag::Graph& graph, const job::JobSpec& sp
                 {},
                 GraphCosts(graph, spec.train.precision),
                 {},
-                Compressor(options.compression)};
+                Compressor(options.compression),
+                {}};
   for (const job::Work& node : in.costs.work) in.work.add(node);
   fill_speeds(in);
   std::vector<std::string> ids;
   for (const PlannerPeer& peer : in.peers) ids.push_back(peer.id);
   in.network = joined_network(ids, options.measured, links, options.access);
+  const auto every = static_cast<double>(spec.train.checkpoint_every);
+  for (size_t peer = 0; every > 0 && peer < ids.size(); ++peer) {
+    in.store_s.push_back(to_broker_seconds_per_byte(in.network, peer) / every);
+  }
   if (!in.network.measured() && peers.size() > 1) {
     in.notes.push_back("no link was measured: links delay nothing");
   }
@@ -252,10 +257,19 @@ bool settle_memory(const PlanInputs& in, Realised& realised) {
   return true;
 }
 
+double storing_seconds(const PlanInputs& in, const Realised& realised, size_t stage) {
+  if (in.store_s.empty()) return 0;
+  return in.store_s[static_cast<size_t>(realised.peers[stage])] * realised.costs.shard_bytes[stage];
+}
+
 void predict_step(const PlanInputs& in, Realised& realised) {
   job::ScheduleOptions schedule = in.schedule;
   schedule.gap = realised.gap;
   realised.step_s = simulate_step(realised.pipeline, in.network, schedule);
+  realised.pace_s = realised.step_s;
+  for (size_t stage = 0; stage < realised.peers.size(); ++stage) {
+    realised.pace_s = std::max(realised.pace_s, storing_seconds(in, realised, stage));
+  }
 }
 
 Result<Pipeline> pipeline_of_plan(const opdag::Graph& graph, const job::JobSpec& spec,

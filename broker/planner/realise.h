@@ -24,6 +24,9 @@ struct PlanInputs {
   GraphCosts costs;
   job::Work work;  // of the whole graph
   Compressor compressor;
+  // [peer]: seconds that a byte of a checkpoint takes to the broker, shared out over the steps
+  // until the next one; empty: none on the way.
+  std::vector<double> store_s;
 
   double seconds_alone(const PlannerPeer& peer) const;  // of a micro-batch, forward and backward
 };
@@ -43,6 +46,7 @@ struct Realised {
   int32_t gap = 1;
   std::string gap_reason;  // empty for 1
   double step_s = 0;
+  double pace_s = 0;   // step_s, or what storing checkpoints takes of a step where that is more
   bool timed = false;  // every peer's speed is known
 };
 
@@ -57,8 +61,10 @@ Result<Realised> realise(const PlanInputs& in, opdag::Partition partition,
 // The fastest of its memory plans (memory_plan.h) up to the gap that links ask for, predicted;
 // false where there is none.
 bool settle_memory(const PlanInputs& in, Realised& realised);
-// Predicts the step as it is.
+// Predicts step and pace as it is.
 void predict_step(const PlanInputs& in, Realised& realised);
+// Seconds that storing a stage's checkpoints takes of a step.
+double storing_seconds(const PlanInputs& in, const Realised& realised, size_t stage);
 
 // The first stage whose peer is too small under a gap, or -1.
 int32_t stage_over_memory(const PlanInputs& in, const Realised& realised, int32_t gap);

@@ -40,6 +40,7 @@ class Searcher {
     try_groups(tree);
     widen_gap();
     try_recompute();
+    try_storing();
     climb();
     try_orders();
     play();
@@ -48,6 +49,8 @@ class Searcher {
   }
 
  private:
+  static constexpr size_t kMany = 48;  // of more, extra splits take those near the best so far
+
   void find_single_peer() {
     if (problem_.stages > 1) return;
     Pool best(problem_, 1);
@@ -184,7 +187,6 @@ class Searcher {
   // so that what memory does not limit is found as if there were no such choice.
   void try_recompute() {
     if (problem_.recompute != job::Recompute::kAuto || !memory_limits()) return;
-    constexpr size_t kMany = 48;  // of more, those near the best so far
     Budget budget(options_.operations / 4);
     SplitOptions again;
     again.recompute = true;
@@ -195,8 +197,7 @@ class Searcher {
     }
     std::vector<Order> orders = orders_;
     if (problem_.peers() > kMany && !pool_.items().empty()) {
-      orders = {with_idle(pool_.items().front().layout.peers)};
-      orders[0].resize(std::max(kMany, pool_.items().front().layout.peers.size()));
+      orders = {near(pool_.items().front().layout)};
     }
     for (const Order& order : orders) {
       const double cost = split_cost(problem_, order.size(), again);
@@ -208,12 +209,49 @@ class Searcher {
     }
   }
 
-  // Of splits from here on: as the best so far.
+  // The splits so far do not look at what checkpoints take. Where that is what limits the best of
+  // them: splits whose stages store within the step that it would be without; where there are none,
+  // bisection between that and the best. On top, too.
+  void try_storing() {
+    if (pool_.items().empty()) return;
+    const Estimated quickest = pool_.quickest();
+    if (storing_seconds(problem_, quickest.layout) <= quickest.step_s) return;
+    std::vector<Order> orders = orders_;
+    if (problem_.peers() > kMany) {
+      orders = {near(quickest.layout), near(pool_.items().front().layout)};
+    }
+    Budget budget(options_.operations / 4);
+    SplitOptions limited = like_the_best();
+    bool first = true;
+    for (const Order& order : orders) {
+      constexpr double kClose = 1.05;
+      double low = quickest.step_s, high = pool_.items().front().step_s;
+      for (double most = low; high > kClose * low; most = std::sqrt(low * high)) {
+        if (!budget.spend(split_cost(problem_, order.size(), limited)) && !first) return;
+        first = false;
+        limited.most_storing_s = most / problem_.schedule.micro_batches;
+        const std::vector<Layout> layouts = split_order(problem_, costs_, order, limited);
+        pool_.add(layouts);
+        (layouts.empty() ? low : high) = most;
+      }
+    }
+  }
+
+  // Of splits from here on: as the best so far; nothing that stores longer is better than it.
   SplitOptions like_the_best() const {
     SplitOptions options;
-    options.recompute =
-        !pool_.items().empty() && recomputes(problem_, pool_.items().front().layout);
+    if (pool_.items().empty()) return options;
+    const Estimated& best = pool_.items().front();
+    options.recompute = recomputes(problem_, best.layout);
+    options.most_storing_s = best.step_s / problem_.schedule.micro_batches;
     return options;
+  }
+
+  // The peers of a layout, and idle ones up to what may be split again and again.
+  Order near(const Layout& layout) const {
+    Order order = with_idle(layout.peers);
+    order.resize(std::min(order.size(), std::max(kMany, layout.peers.size())));
+    return order;
   }
 
   // Local search from the best, and the best of other numbers of stages (what climbs from there

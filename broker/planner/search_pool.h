@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "broker/planner/problem.h"
@@ -31,8 +32,10 @@ class Pool {
     for (const Estimated& known : items_) {
       if (known.layout == layout) return false;
     }
-    Estimated item{layout, estimate_layout(problem_, layout), slowest_stage(problem_, layout)};
+    Estimated item{layout, estimate_step(problem_, layout), slowest_stage(problem_, layout)};
     if (!std::isfinite(item.step_s)) return false;
+    if (item.step_s < quickest_.step_s) quickest_ = item;
+    item.step_s = std::max(item.step_s, storing_seconds(problem_, layout));
     const auto at = std::find_if(items_.begin(), items_.end(), [&](const Estimated& other) {
       return before(item.step_s, item.slowest_s, other.step_s, other.slowest_s);
     });
@@ -47,11 +50,14 @@ class Pool {
     return first;
   }
   const std::vector<Estimated>& items() const { return items_; }
+  // The best if storing checkpoints took nothing.
+  const Estimated& quickest() const { return quickest_; }
 
  private:
   const Problem& problem_;
   size_t keep_;
   std::vector<Estimated> items_;
+  Estimated quickest_{{}, std::numeric_limits<double>::infinity(), 0};
 };
 
 // The best of each number of stages, in the order given, at most `most`.

@@ -105,7 +105,7 @@ std::vector<Layout> split_order(const Problem& problem, const CutCosts& costs,
   if (depths < 1 || (problem.stages > 0 && depths < problem.stages)) return layouts;
   const bool recompute = problem.recompute == job::Recompute::kAlways ||
                          (options.recompute && problem.recompute == job::Recompute::kAuto);
-  Reach reach(problem, costs, order, options.gap, depths, recompute);
+  Reach reach(problem, costs, order, options.gap, depths, recompute, options.most_storing_s);
   const Bounds most = widest(problem, order, reach);
   if (!reach.feasible(most, problem.stages)) return layouts;
   // The least T for both, then the least compute while links keep T.

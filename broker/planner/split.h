@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "broker/planner/cut_costs.h"
@@ -24,6 +25,8 @@ struct SplitOptions {
   int32_t most_stages = 0;  // 0: as the problem says
   // Stages may recompute, where the problem lets them: both choices of each are tried. Always: so.
   bool recompute = false;
+  // What storing a stage's checkpoints may take of a micro-batch.
+  double most_storing_s = std::numeric_limits<double>::infinity();
   // Bounds tried by the fill programme, as multiples of the least.
   std::vector<double> slacks = {1.0, 1.1, 1.3, 1.7};
 };

@@ -159,6 +159,7 @@ RC_GTEST_PROP(ChainProperty, AgreesWithTheStagesOfTheGraph, (uint64_t seed)) {
   for (size_t s = 0; s < ends.size(); ++s) {
     const size_t run = chain.problem.chain.at(begin, ends[s]);
     RC_ASSERT(std::abs(chain.problem.chain.fixed_bytes[run] - costs->fixed_bytes[s]) < 1);
+    RC_ASSERT(std::abs(chain.problem.chain.shard_bytes[run] - costs->shard_bytes[s]) < 1);
     RC_ASSERT(chain.problem.chain.stash_bytes[run] <= costs->stash_bytes[s] + 1);
     begin = ends[s];
   }

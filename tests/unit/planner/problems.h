@@ -21,6 +21,7 @@ struct ProblemShape {
   bool tight_memory = false;
   bool access = false;
   bool compress = false;
+  bool checkpoints = false;
 };
 
 // A policy of its own for every seed: by size, by rate, or as little as a message has to be to
@@ -119,6 +120,14 @@ inline Problem random_problem(uint64_t seed, const ProblemShape& shape) {
     problem.compressor = Compressor(random_compression(rng.next()));
     for (size_t peer = 0; peer < n; ++peer) {
       problem.memory_speed.push_back({between(rng, 1e-6, 1e-5), between(rng, 1e-12, 5e-10)});
+    }
+  }
+  if (shape.checkpoints) {
+    chain.shard_bytes = chain.fixed_bytes;
+    // The whole takes between a fifth of a step of the slowest peer and five of them.
+    const double step_s = 0.05 * work.back() * shape.micro_batches / 0.5;
+    for (size_t peer = 0; peer < n; ++peer) {
+      problem.store_s.push_back(between(rng, 0.2, 5) * step_s / fixed.back() / shape.micro_batches);
     }
   }
   return problem;

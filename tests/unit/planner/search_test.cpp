@@ -32,7 +32,7 @@ void expect_legal(const Problem& problem, const Scored& scored) {
   EXPECT_EQ(gap_within_memory(problem, layout, scored.gap), scored.gap) << "over memory";
 }
 
-void expect_within_three_percent(bool compress) {
+void expect_within_three_percent(bool compress, bool checkpoints = false) {
   for (const bool tight : {false, true}) {
     double sum = 0, worst = 0;
     int counted = 0;
@@ -44,6 +44,7 @@ void expect_within_three_percent(bool compress) {
       shape.tight_memory = tight;
       shape.access = seed % 4 == 0;
       shape.compress = compress;
+      shape.checkpoints = checkpoints;
       const Problem problem = random_problem(seed, shape);
       const Scored best = Exhaustive(problem).best();
       const Found found = search(problem);
@@ -71,6 +72,37 @@ TEST(Search, IsWithinThreePercentOfEverythingOnAverage) {
 
 TEST(Search, IsWithinThreePercentWhereMessagesAreCompressed) {
   expect_within_three_percent(true);
+}
+
+TEST(Search, IsWithinThreePercentWhereCheckpointsAreStored) {
+  expect_within_three_percent(false, true);
+}
+
+// Weights that lie evenly are stored in less than half a step; where links set the step, the best
+// step has them on few peers.
+TEST(Search, SpreadsWeightsWhereStoringThemWouldHoldStepsBack) {
+  ProblemShape shape;
+  shape.peers = 60;
+  shape.units = 120;
+  double sum = 0;
+  constexpr int kSeeds = 12;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    Problem problem = random_problem(seed, shape);
+    problem.stages = 50;
+    const Found free = search(problem);
+    ASSERT_FALSE(free.layouts.empty());
+    const Scored& quickest = free.layouts.front();
+    const double even = problem.chain.fixed_bytes[problem.chain.at(0, shape.units)] / 50;
+    problem.chain.shard_bytes = problem.chain.fixed_bytes;
+    problem.store_s.assign(problem.peers(), 0.4 * quickest.step_s / even / shape.micro_batches);
+    const double held = storing_seconds(problem, quickest.layout);
+    ASSERT_GT(held, 1.2 * quickest.step_s) << "checkpoints must matter";
+    const Found spread = search(problem);
+    ASSERT_FALSE(spread.layouts.empty());
+    EXPECT_LE(spread.layouts.front().step_s, 1.1 * held) << seed;
+    sum += spread.layouts.front().step_s / held;
+  }
+  EXPECT_LT(sum / kSeeds, 0.85);
 }
 
 TEST(Search, FindsExactlyTheStagesAskedFor) {

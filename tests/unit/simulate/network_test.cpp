@@ -4,6 +4,7 @@
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
 
+#include "job/checkpoint.h"
 #include "worlds.h"
 
 namespace weft::simulate {
@@ -162,6 +163,32 @@ TEST(Simulate, CheckpointsAreStoredInOrderWhereTheLineIsSlowerThanTheyCome) {
   ASSERT_GE(stored.size(), 12u);
   EXPECT_THAT(stored[0], HasSubstr("step 5:"));
   EXPECT_THAT(stored[1], HasSubstr("step 10:"));
+}
+
+// Whatever the line takes, what a failure costs stays bounded: of a stage no more than two shards
+// are on their way when it goes on.
+TEST(Simulate, NoStageRunsAheadOfItsCheckpoints) {
+  constexpr int64_t kEvery = 5;
+  for (const double rate : {1.0, 4.0, 20.0, 100.0}) {
+    int64_t complete = 0, most_ahead = 0;
+    SimulateOptions options;
+    options.on_event = [&](double, const std::string&, const std::string& kind,
+                           const std::string& message) {
+      if (kind == "checkpoint" && message.starts_with("step "))
+        complete = std::stoll(message.substr(5));
+    };
+    options.on_span = [&](const std::string&, int32_t, const PlaySpan& span) {
+      if (span.other < 0) most_ahead = std::max(most_ahead, span.step - complete);
+    };
+    std::string text = two_sites("", "steps = 60\nbatch = 4\nstages = 2\ncheckpoint_every = 5\n");
+    text.replace(text.find("down_mbit_s = 100"), 17, fmt::format("down_mbit_s = {}", rate));
+    const Outcome outcome = played(text, options);
+    EXPECT_EQ(outcome.jobs.at(0).phase, "finished") << outcome.jobs.at(0).reason;
+    EXPECT_LE(most_ahead, (static_cast<int64_t>(job::kMaxStoredShards) + 1) * kEvery + 1) << rate;
+    if (rate < 2) {
+      EXPECT_GT(most_ahead, 2 * kEvery) << "the line must matter";
+    }
+  }
 }
 
 TEST(Simulate, WhatWaitsForACutSiteTakesNoLineFromOthers) {
