@@ -25,6 +25,7 @@ class FreeMemory {
   void tick(bool alone);
   // As read last; 0: unknown, or not read again since this daemon used some itself.
   uint64_t bytes() const { return bytes_; }
+  bool reading() const { return reading_; }  // one is under way
 
  private:
   void took(uint64_t disturbances, uint64_t bytes);

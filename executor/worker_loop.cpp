@@ -10,6 +10,7 @@
 #include "executor/checkpoint.h"
 #include "executor/device_memory.h"
 #include "executor/worker_goodbye.h"
+#include "job/checkpoint.h"
 
 namespace weft::executor {
 
@@ -127,7 +128,7 @@ Status TrainingLoop::await_uploads() {
       std::error_code code;
       return !std::filesystem::exists(path, code) && !code;
     });
-    if (stored_.size() < kMaxStoredShards) return {};
+    if (stored_.size() < job::kMaxStoredShards) return {};
     if (!said) log_info("{} checkpoints are not uploaded yet: training waits", stored_.size());
     said = true;
     // Not a plain sleep: a daemon that uploads nothing any more must not hide a dead link.

@@ -35,8 +35,6 @@ struct LoopOptions {
 
 class TrainingLoop {
  public:
-  // Shards of this stage that may wait for their upload when the next is written.
-  static constexpr size_t kMaxStoredShards = 2;
   // Rates of links are told no more often: they are of a minute.
   static constexpr double kTellTrafficS = 5;
 

@@ -13,6 +13,11 @@ bool link_failure(const Failure& failure) {
   return failure.code == "unavailable" || failure.code == "timeout";
 }
 
+std::string without_numbers(std::string text) {
+  std::erase_if(text, [](char c) { return (c >= '0' && c <= '9') || c == '.'; });
+  return text;
+}
+
 }  // namespace
 
 bool usable(const Peer& peer) {
@@ -44,7 +49,10 @@ bool Machine::awaits_links(const Job& job, const std::vector<const Peer*>& idle)
 
 void Machine::wait(Job& job, const std::string& reason) {
   if (job.reason == reason) return;
+  // How much memory is free changes by the minute: that is told, but is no decision.
+  const bool said = without_numbers(job.reason) == without_numbers(reason);
   job.reason = reason;
+  if (said) return;
   job.next = "start peers with `weftd join`, see `weft peer list`";
   effects_.push_back(PersistJob{job.id});
   decide(job.id, "wait", reason);

@@ -46,10 +46,12 @@ uint64_t memory_bytes_of(const Capabilities& c) {
 // Told with every heartbeat: only what may make another plan is a change.
 void Machine::note_free_memory(Peer& peer, uint64_t bytes) {
   if (bytes == 0) return;
+  const uint64_t total = memory_bytes_of(peer.capabilities);
+  if (total > 0) bytes = std::min(bytes, total);
   peer.free_memory_bytes = bytes;
   const double change =
       std::abs(static_cast<double>(bytes) - static_cast<double>(peer.free_memory_noted));
-  if (change <= kMemoryNoise * static_cast<double>(memory_bytes_of(peer.capabilities))) return;
+  if (change <= kMemoryNoise * static_cast<double>(total)) return;
   peer.free_memory_noted = bytes;
   ++state_.idle_version;
 }
@@ -66,7 +68,10 @@ void Machine::learn_speed(const Job& owner, const StageReport& event) {
     return;
   }
   const job::StagePlan& planned = owner.plan->stages[stage];
-  if (!(planned.correction > 0) || !tells_speed(*owner.plan, stage, event.compute_s)) return;
+  // By what its steps usually take: of a stage that tells nothing, outliers would be all that
+  // counts.
+  const double usual_s = owner.drift.compute_s(stage).value_or(0);
+  if (!(planned.correction > 0) || !tells_speed(*owner.plan, stage, usual_s)) return;
   entry->correction =
       corrected(entry->correction, planned.compute_s / planned.correction, event.compute_s);
 }
@@ -118,16 +123,21 @@ void Machine::remeasured(Peer& peer, double faster) {
 // of the new one.
 void Machine::rebase_plans(const std::string& peer, double faster) {
   const auto rebase = [&](job::Plan& plan, std::vector<double>& factors) {
+    bool any = false;
     for (size_t i = 0; i < plan.stages.size(); ++i) {
       job::StagePlan& stage = plan.stages[i];
       if (stage.replicas[0] != peer || !(stage.correction > 0)) continue;
       rescale(stage.correction, faster);
       if (i < factors.size()) rescale(factors[i], faster);
+      any = true;
     }
+    return any;
   };
   for (auto& [id, entry] : state_.jobs) {
     if (ended(entry.phase)) continue;
-    if (entry.plan) rebase(*entry.plan, entry.planned_factors);
+    if (entry.plan && rebase(*entry.plan, entry.planned_factors)) {
+      effects_.push_back(PersistJob{id});
+    }
     if (entry.migration) rebase(entry.migration->plan, entry.migration->planned_factors);
   }
 }

@@ -40,6 +40,8 @@ void LinkBook::set_peers(const std::vector<LinkPeer>& peers) {
   std::erase_if(rest_until_ms_, [&](const auto& e) { return gone(e.first); });
   std::erase_if(depended_, way_gone);
   std::erase_if(worked_ms_, [&](const auto& e) { return way_gone(e.first); });
+  std::erase_if(worked_back_ms_, [&](const auto& e) { return way_gone(e.first); });
+  site_of_.clear();
   std::erase_if(landmarks_, gone);
 }
 
@@ -77,6 +79,9 @@ std::vector<ProbeTask> LinkBook::next(int64_t now_ms) {
 }
 
 void LinkBook::forget_old(int64_t now_ms) {
+  for (auto* worked : {&worked_ms_, &worked_back_ms_}) {
+    std::erase_if(*worked, [&](const auto& e) { return now_ms - e.second > kWorkingMs; });
+  }
   for (auto it = records_.begin(); it != records_.end();) {
     LinkEntry& entry = it->second;
     if (!entry.fit || now_ms - entry.fit->time_ms <= options_.max_age_ms) {
@@ -177,7 +182,7 @@ std::vector<LinkKey> LinkBook::add_traffic(const LinkKey& way, const Carried& ca
   LinkEntry& entry = found->second;
   size_t flows = 1;
   if (is_rate(carried.bytes_s)) {
-    worked_ms_[way] = now_ms;
+    worked_ms_[way] = worked_back_ms_[{way.second, way.first}] = now_ms;
     if (entry.record.falls_short(carried, now_ms)) flows = flows_beside(way, now_ms);
   }
   const std::optional<LinkFit> before = entry.fit;
@@ -201,24 +206,38 @@ std::vector<LinkKey> LinkBook::add_traffic(const LinkKey& way, const Carried& ca
   return changed;
 }
 
-size_t LinkBook::flows_beside(const LinkKey& way, int64_t now_ms) {
-  std::erase_if(worked_ms_, [&](const auto& e) { return now_ms - e.second > kWorkingMs; });
-  const auto site = [&](const std::string& id) {
-    return structure().site_of(*structure().find(id));
-  };
-  const size_t from = site(way.first), to = site(way.second);
-  size_t out = 0, in = 0;
-  for (const auto& [other, told_ms] : worked_ms_) {
-    const size_t a = site(other.first), b = site(other.second);
-    if (from == to) {  // inside a site each peer has a line of its own
-      out += other.first == way.first ? 1 : 0;
-      in += other.second == way.second ? 1 : 0;
-    } else if (a != b) {
-      out += a == from ? 1 : 0;
-      in += b == to ? 1 : 0;
+std::vector<std::string> LinkBook::neighbours(const std::string& peer, int64_t now_ms) {
+  if (site_of_.empty() || now_ms - sites_ms_ >= kWorkingMs) {
+    sites_ms_ = now_ms;
+    site_of_.clear();
+    members_.assign(structure().sites(), {});
+    for (size_t i = 0; i < structure().size(); ++i) {
+      site_of_[structure().peer(i).id] = structure().site_of(i);
+      members_[structure().site_of(i)].push_back(structure().peer(i).id);
     }
   }
-  return std::max(out, in);
+  const auto found = site_of_.find(peer);
+  return found == site_of_.end() ? std::vector<std::string>{peer} : members_[found->second];
+}
+
+size_t LinkBook::flows_beside(const LinkKey& way, int64_t now_ms) {
+  const auto from = neighbours(way.first, now_ms), to = neighbours(way.second, now_ms);
+  const bool inside = std::find(from.begin(), from.end(), way.second) != from.end();
+  // Inside a site each peer has a line of its own; beyond it they share one.
+  const auto count = [&](const std::map<LinkKey, int64_t>& worked, const std::string& end,
+                         const std::vector<std::string>& site) {
+    size_t flows = 0;
+    for (const std::string& member : inside ? std::vector<std::string>{end} : site) {
+      for (auto it = worked.lower_bound({member, ""});
+           it != worked.end() && it->first.first == member; ++it) {
+        const bool leaves = std::find(site.begin(), site.end(), it->first.second) == site.end();
+        if (leaves != inside && now_ms - it->second <= kWorkingMs) ++flows;
+      }
+    }
+    return flows;
+  };
+  return std::max(
+      {count(worked_ms_, way.first, from), count(worked_back_ms_, way.second, to), size_t{1}});
 }
 
 // What two flows at once have shown of a line is over. It carries what its ways do all the same

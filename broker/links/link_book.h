@@ -76,6 +76,7 @@ class LinkBook {
   // Ways that work was told of lately and that share a line at one end of this one, itself
   // included.
   size_t flows_beside(const LinkKey& way, int64_t now_ms);
+  std::vector<std::string> neighbours(const std::string& peer, int64_t now_ms);  // of its site
   void line_carries(const LineKey& line, double most_bytes_s);
   void rest(const Running& run, int64_t took_ms, int64_t now_ms);
   void forget_old(int64_t now_ms);
@@ -88,7 +89,13 @@ class LinkBook {
   std::map<LinkKey, Trouble> trouble_;
   std::map<LineKey, Trouble> line_trouble_;
   std::set<LinkKey> depended_;
-  std::map<LinkKey, int64_t> worked_ms_;  // when work was told of it
+  std::map<LinkKey, int64_t> worked_ms_;  // when work was told of it; and by to, from
+  std::map<LinkKey, int64_t> worked_back_ms_;
+  // By peer, as flows_beside() saw it last: every report may change the structure, seldom the
+  // sites.
+  std::map<std::string, size_t> site_of_;
+  std::vector<std::vector<std::string>> members_;
+  int64_t sites_ms_ = 0;
   std::vector<std::string> landmarks_;
   std::map<uint64_t, Running> running_;
   std::map<std::string, int64_t> rest_until_ms_;  // of a peer's line, while work shares it

@@ -64,21 +64,22 @@ std::string bottleneck_text(const PlanInputs& in, const Realised& chosen,
 }
 
 PlanAlternative alternative(const PlanInputs& in, const char* what, const Realised& realised) {
-  PlanAlternative result{what, {}, realised.step_s};
+  PlanAlternative result{what, {}, realised.step_s, realised.pace_s};
   for (const int32_t peer : realised.peers) {
     result.peers.push_back(in.peers[static_cast<size_t>(peer)].id);
   }
   return result;
 }
 
-std::string against(const PlanAlternative& other, const PlanReport& report, size_t stages) {
+std::string against(const PlanAlternative& other, const PlanReport& report, double pace_s) {
+  const size_t stages = report.plan.stages.size();
   const bool same = other.peers.size() == stages &&
                     std::equal(other.peers.begin(), other.peers.end(), report.plan.stages.begin(),
                                [](const std::string& id, const job::StagePlan& stage) {
                                  return stage.replicas[0] == id;
                                });
   if (same) return fmt::format("it is the {}", other.what);
-  const double margin = report.prediction.step_s > 0 ? other.step_s / report.prediction.step_s : 1;
+  const double margin = pace_s > 0 ? other.pace_s / pace_s : 1;
   return fmt::format("the {} ({}{}) takes {:.2f} times as long", other.what,
                      fmt::join(other.peers.begin(),
                                other.peers.begin() + static_cast<std::ptrdiff_t>(
@@ -264,7 +265,7 @@ PlanReport explain(const PlanInputs& in, const Realised& chosen, const Explained
   plan.reason += recompute_text(in, chosen);
   plan.reason += compression_text(in, report.prediction);
   for (const PlanAlternative& other : report.alternatives) {
-    plan.reason += "; " + against(other, report, stages);
+    plan.reason += "; " + against(other, report, chosen.pace_s);
   }
   plan.reason += fmt::format("; {} spare{}{}", spares, plural(spares), left_out_text(report));
   for (const std::string& note : report.notes) plan.reason += "; " + note;

@@ -70,6 +70,8 @@ struct PlanAlternative {
   std::string what;  // "best single peer", "best single site"
   std::vector<std::string> peers;
   double step_s = 0;
+  // What plans are chosen by: step_s, or what storing checkpoints takes of a step.
+  double pace_s = 0;
 };
 
 struct PlanLeftOut {

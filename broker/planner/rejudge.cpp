@@ -65,7 +65,7 @@ Result<std::vector<double>> step_seconds_of(const opdag::Graph& graph, const job
   std::vector<double> seconds;
   for (const job::Plan* plan : plans) {
     WEFT_TRY(const Realised realised, realise_plan(in, *plan));
-    seconds.push_back(realised.step_s);
+    seconds.push_back(realised.pace_s);
   }
   return seconds;
 }

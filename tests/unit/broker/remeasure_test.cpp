@@ -257,10 +257,22 @@ TEST(Remeasure, AStageWithNextToNothingToDoTeachesNothing) {
     world.state.jobs["j"] = job;
     world.peer().phase = PeerPhase::kRunning;
     world.peer().assignment = Assignment{"j", 1, 0};
-    for (int64_t step = 3; step < 200; ++step) {
-      world.feed(StageReport{"p", "j", 1, 0, StageReport::Kind::kStep, step, {}, {}, 1, 0.3});
-    }
+    world.state.jobs["j"].drift.begin(2, 0, 0);
+    const auto steps = [&](int64_t from, int64_t to, double usual_s, double spike_s) {
+      for (int64_t step = from; step < to; ++step) {
+        const double compute_s = step % 5 == 0 ? spike_s : usual_s;
+        world.feed(
+            StageReport{"p", "j", 1, 0, StageReport::Kind::kStep, step, {}, {}, 1, compute_s});
+      }
+    };
+    steps(3, 200, 0.3, 0.3);
     EXPECT_NEAR(world.peer().correction.factor, busiest_s < 1 ? 3 : 1, 0.01);
+    if (busiest_s < 1) continue;
+    steps(200, 400, 0.3, 0.9);
+    EXPECT_EQ(world.peer().correction.factor, 1) << "outliers alone say nothing";
+    // Unless it always takes long enough to matter.
+    steps(400, 600, 0.7, 0.7);
+    EXPECT_NEAR(world.peer().correction.factor, 7, 0.1);
   }
 }
 

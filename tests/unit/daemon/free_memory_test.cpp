@@ -32,10 +32,12 @@ class FreeMemoryTest : public ::testing::Test {
   void tick_and_read() {
     const int before = reads_;
     memory_->tick(true);
-    for (int i = 0; i < 2000 && (reads_ == before || memory_->bytes() != answer_); ++i) {
-      events_.run_for(10);
-    }
+    settle();
     ASSERT_EQ(reads_, before + 1);
+  }
+  void settle() {
+    for (int i = 0; i < 2000 && memory_->reading(); ++i) events_.run_for(10);
+    ASSERT_FALSE(memory_->reading());
   }
 
   EventQueue events_;
@@ -89,7 +91,7 @@ TEST_F(FreeMemoryTest, AReadingThatWorkFallsIntoDoesNotCount) {
   memory_->tick(false);  // an assignment, and its end
   memory_->tick(true);
   held_ = false;
-  for (int i = 0; i < 50; ++i) events_.run_for(2);
+  settle();
   EXPECT_EQ(memory_->bytes(), 0u);
   clock_.advance_ms(60000);
   tick_and_read();
@@ -101,11 +103,10 @@ TEST_F(FreeMemoryTest, WhatCannotBeToldIsAskedForSeldom) {
   answer_ = 0;
   clock_.advance_ms(60000);
   tick_and_read();
-  for (int i = 0; i < 50; ++i) events_.run_for(1);
   for (int i = 0; i < 9; ++i) {
     clock_.advance_ms(60000);
     memory_->tick(true);
-    events_.run_for(1);
+    settle();
   }
   EXPECT_EQ(reads_, 1);
   clock_.advance_ms(60001);

@@ -13,6 +13,7 @@
 #include "executor/worker_goodbye.h"
 #include "executor/worker_lines.h"
 #include "executor/worker_loop.h"
+#include "job/checkpoint.h"
 #include "net/sim/sim_network.h"
 
 namespace weft::executor {
@@ -211,7 +212,7 @@ TEST(WorkerLoop, WaitsForTheUploadOfOlderCheckpoints) {
   daemon.join();
   EXPECT_TRUE(status.ok()) << status.error().text();
   EXPECT_EQ(loop.steps_done(), 6);
-  EXPECT_LE(most, TrainingLoop::kMaxStoredShards);
+  EXPECT_LE(most, job::kMaxStoredShards);
 }
 
 TEST(WorkerLoop, AStopEndsTheWaitForUploads) {

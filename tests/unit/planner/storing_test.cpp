@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "broker/planner/planner.h"
+#include "broker/planner/rejudge.h"
 #include "tests/unit/broker/graphs.h"
 
 namespace weft::broker {
@@ -61,6 +62,12 @@ TEST(PlanStoring, SpreadsWeightsWhereCheckpointsWouldHoldStepsBack) {
     const PlanReport free = plan(0), stored = plan(1);
     ASSERT_GT(pace_s(free, 1), 1.5 * free.prediction.step_s) << "checkpoints must matter";
     EXPECT_LT(pace_s(stored, 1), 0.7 * pace_s(free, 1)) << seed;
+    // So are plans that exist: a running job would not move otherwise.
+    const auto seconds =
+        step_seconds_of(graph, spec, {&free.plan, &stored.plan}, world.peers, world.links);
+    ASSERT_TRUE(seconds.ok());
+    EXPECT_NEAR((*seconds)[0], pace_s(free, 1), 0.01 * pace_s(free, 1));
+    EXPECT_NEAR((*seconds)[1], pace_s(stored, 1), 0.01 * pace_s(stored, 1));
     const bool waits = pace_s(stored, 1) > stored.prediction.step_s * (1 + 1e-6);
     EXPECT_EQ(stored.plan.reason.find("steps will wait for it") != std::string::npos, waits);
   }
