@@ -42,6 +42,22 @@ struct World {
     peer().correction = {3, 40};
   }
   Peer& peer() { return state.peers.at("p"); }
+  // It runs the first of these stages.
+  Job& works(std::vector<job::StagePlan> stages) {
+    Job job;
+    job.id = "j";
+    job.phase = JobPhase::kRunning;
+    job.steps = 1000;
+    job.plan.emplace();
+    job.planned_factors = {stages[0].correction};
+    job.stages.resize(stages.size());
+    job.plan->stages = std::move(stages);
+    job.stages[0].peer = "p";
+    job.stages[0].phase = StagePhase::kRunning;
+    peer().phase = PeerPhase::kRunning;
+    peer().assignment = Assignment{"j", 1, 0};
+    return state.jobs["j"] = std::move(job);
+  }
   void feed(const Event& event) {
     for (const Effect& effect : apply(state, event, now_ms, options)) {
       if (!std::holds_alternative<SendMeasure>(effect)) continue;
@@ -218,19 +234,7 @@ TEST(Remeasure, WhatTheOperatorWroteIsAsSlowAsBefore) {
 // The profile crosses the Prepare of a plan that was made with the old one.
 TEST(Remeasure, StepsOfAPlanOfTheOldProfileTeachOfTheNew) {
   World world;
-  Job job;
-  job.id = "j";
-  job.phase = JobPhase::kRunning;
-  job.steps = 1000;
-  job.plan.emplace();
-  job.plan->stages = {{{"p"}, 1, 1, 1, 0.3, 3}};  // 0.1 s without the correction
-  job.planned_factors = {3};
-  job.stages.resize(1);
-  job.stages[0].peer = "p";
-  job.stages[0].phase = StagePhase::kRunning;
-  world.state.jobs["j"] = job;
-  world.peer().phase = PeerPhase::kRunning;
-  world.peer().assignment = Assignment{"j", 1, 0};
+  world.works({{{"p"}, 1, 1, 1, 0.3, 3}});     // 0.1 s without the correction
   world.feed(PeerMeasured{"p", profile(50)});  // which would have said 0.2 s
   for (int64_t step = 3; step < 200; ++step) {
     StageReport report{"p", "j", 1, 0, StageReport::Kind::kStep, step, {}, {}, 1, 0.4};
@@ -245,19 +249,8 @@ TEST(Remeasure, AStageWithNextToNothingToDoTeachesNothing) {
   for (const double busiest_s : {0.1, 10.0}) {
     World world;
     world.peer().correction = {};
-    Job job;
-    job.id = "j";
-    job.phase = JobPhase::kRunning;
-    job.steps = 1000;
-    job.plan.emplace();
-    job.plan->stages = {{{"p"}, 1, 1, 1, 0.1, 1}, {{"other"}, 1, 1, 1, busiest_s, 1}};
-    job.stages.resize(2);
-    job.stages[0].peer = "p";
-    job.stages[0].phase = StagePhase::kRunning;
-    world.state.jobs["j"] = job;
-    world.peer().phase = PeerPhase::kRunning;
-    world.peer().assignment = Assignment{"j", 1, 0};
-    world.state.jobs["j"].drift.begin(2, 0, 0);
+    Job& job = world.works({{{"p"}, 1, 1, 1, 0.1, 1}, {{"other"}, 1, 1, 1, busiest_s, 1}});
+    job.drift.begin(2, 0, 0);
     const auto steps = [&](int64_t from, int64_t to, double usual_s, double spike_s) {
       for (int64_t step = from; step < to; ++step) {
         const double compute_s = step % 5 == 0 ? spike_s : usual_s;
@@ -278,17 +271,7 @@ TEST(Remeasure, AStageWithNextToNothingToDoTeachesNothing) {
 
 TEST(Remeasure, WhateverProfilesAPeerSendsFactorsStayWithinBounds) {
   World world;
-  Job job;
-  job.id = "j";
-  job.phase = JobPhase::kRunning;
-  job.plan.emplace();
-  job.plan->stages = {{{"p"}, 1, 1, 1, 0.3, 3}};
-  job.planned_factors = {3};
-  job.stages.resize(1);
-  job.stages[0].peer = "p";
-  world.state.jobs["j"] = job;
-  world.peer().phase = PeerPhase::kRunning;
-  world.peer().assignment = Assignment{"j", 1, 0};
+  world.works({{{"p"}, 1, 1, 1, 0.3, 3}});
   world.peer().slowness = {5, world.now_ms + kHour, kHour};
   const auto within = [&](double factor) {
     return factor >= 1 / kMostSlowness && factor <= kMostSlowness;
