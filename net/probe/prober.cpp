@@ -16,6 +16,9 @@ namespace {
 
 constexpr size_t kLeastTrips = 2, kMostTrips = 10;
 constexpr double kTripsShare = 0.05;  // of the time
+// Over longer round trips the limit of time is as many times as long, within what a turn lasts:
+// trains of a few MiB then take round trips, not seconds.
+constexpr double kNearTripS = 0.2, kMostStretch = 3;
 // Of the time, for each of two peers alone; the rest is for both at once.
 constexpr double kAloneShare = 0.35;
 constexpr double kMostTogetherS = 1, kLeastTogetherS = 0.01;
@@ -144,9 +147,14 @@ ProbeFinding Prober::run() {
 }
 
 Status Prober::measure(double until_s) {
-  const double trips_s = kTripsShare * (until_s - monotonic_seconds());
-  for (const auto& line : lines_) WEFT_TRY_STATUS(line->measure_round_trips(trips_s));
-  if (lines_.size() == 1) return measure_alone(0, until_s);
+  const double most_s = until_s - monotonic_seconds();
+  for (const auto& line : lines_) {
+    WEFT_TRY_STATUS(line->measure_round_trips(kTripsShare * most_s));
+  }
+  if (lines_.size() == 1) {
+    const double stretch = std::clamp(lines_[0]->way.round_trip_s / kNearTripS, 1.0, kMostStretch);
+    return measure_alone(0, until_s + (stretch - 1) * most_s);
+  }
   const double left_s = until_s - monotonic_seconds();
   for (size_t i = 0; i < lines_.size(); ++i) {
     WEFT_TRY_STATUS(measure_alone(i, monotonic_seconds() + kAloneShare * left_s));

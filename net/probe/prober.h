@@ -26,7 +26,9 @@ struct ProbeOrder {
   std::vector<ProbeTarget> targets;  // one or two
   bool receive = false;              // what the targets send; else what this machine sends
   uint64_t max_bytes = 0;            // of one train
-  int64_t max_ms = 0;                // of everything behind the connections' opening
+  // Of everything behind the connections' opening; of one target more than 0.2 s away more, in
+  // proportion, up to three times as long.
+  int64_t max_ms = 0;
 };
 
 struct ProbedWay {

@@ -15,7 +15,9 @@ constexpr double kGrowth = 8;  // at most, from one train to the next
 constexpr size_t kKept = 4;
 // Trains that the limit of bytes keeps short are a few turns of the scheduler long: whoever did not
 // get its turn made one slow, so of at least so many the fastest two must agree.
-constexpr size_t kLeastShort = 6;
+// Over a long round trip they are not: what keeps them apart is the window, and three tell that.
+constexpr size_t kLeastShort = 6, kLeastFar = 3;
+constexpr double kFarS = 0.1;
 constexpr double kWhole = 0.9;
 
 }  // namespace
@@ -25,6 +27,10 @@ TrainSeries::TrainSeries(const TrainLimits& limits)
 
 bool TrainSeries::cut_short() const {
   return !long_.empty() && long_.back().span_s < long_s_;
+}
+
+size_t TrainSeries::least_short() const {
+  return limits_.round_trip_s >= kFarS ? kLeastFar : kLeastShort;
 }
 
 // In the order in which they count, the last most.
@@ -39,7 +45,7 @@ std::vector<TrainRate> TrainSeries::ranked() const {
 
 bool TrainSeries::agree() const {
   const std::vector<TrainRate> trains = ranked();
-  if (trains.size() < (cut_short() ? kLeastShort : 2)) return false;
+  if (trains.size() < (cut_short() ? least_short() : 2)) return false;
   const double a = trains[trains.size() - 2].bytes_s(), b = trains.back().bytes_s();
   return std::abs(a - b) <= kAgree * std::max(a, b);
 }
@@ -80,7 +86,7 @@ void TrainSeries::add(const Train& asked, const std::optional<TrainRate>& got) {
 std::vector<TrainRate> TrainSeries::trains() const {
   const std::vector<TrainRate> trains = ranked();
   // Fewer short ones may say no more than how far the window had grown.
-  if (trains.empty() || (cut_short() && trains.size() < kLeastShort)) return {};
+  if (trains.empty() || (cut_short() && trains.size() < least_short())) return {};
   const size_t count = std::min(agree() || cut_short() ? 2 : kKept, trains.size());
   return {trains.end() - static_cast<std::ptrdiff_t>(count), trains.end()};
 }

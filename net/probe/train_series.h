@@ -42,6 +42,7 @@ class TrainSeries {
 
  private:
   bool cut_short() const;
+  size_t least_short() const;
   std::vector<TrainRate> ranked() const;
   bool agree() const;
 

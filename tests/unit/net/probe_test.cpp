@@ -101,7 +101,8 @@ TEST(Arrivals, CrossTheWireAndAreCheckedThere) {
 // Virtual time.
 struct SimulatedLine {
   double bytes_s = 1e6, round_trip_s = 0.02, saved_bytes = 0, noise = 0;
-  double starved = 0;  // share of trains that a machine without time carries at half the rate
+  double starved = 0;        // share of trains that a machine without time carries at half the rate
+  double train_extra_s = 0;  // that each takes more
   double window = 14600, now_s = 0;
   Rng rng{7};
 
@@ -123,7 +124,7 @@ struct SimulatedLine {
       window *= 2;
       round_s = std::max(round_s + round_trip_s, free_s - round_trip_s);
     }
-    now_s = free_s + round_trip_s;
+    now_s = free_s + round_trip_s + train_extra_s;
     return train_rate(log.arrivals());
   }
 };
@@ -180,6 +181,20 @@ TEST(TrainSeries, AMachineWithoutTimeIsNoSlowLine) {
     line.starved = 0.3;
     line.rng = Rng(seed);
     EXPECT_NEAR(measure(line).bytes_s, line.bytes_s, 0.1 * line.bytes_s) << seed;
+  }
+}
+
+// Each train costs a request and a round trip more (prober.cpp), and the time grows with them.
+TEST(TrainSeries, FastLinesBetweenContinentsHaveARate) {
+  for (const double trip_s : {0.1, 0.15, 0.25, 0.35, 0.53}) {
+    SimulatedLine line;
+    line.bytes_s = 1.25e8;
+    line.round_trip_s = trip_s;
+    line.noise = 0.3;
+    line.train_extra_s = 2 * trip_s;
+    const Measured got = measure(line, 4 << 20, 8 * std::max(1.0, trip_s / 0.2));
+    EXPECT_GT(got.bytes_s, 0.9 * std::min(line.bytes_s, (4 << 20) / trip_s)) << trip_s;
+    EXPECT_LT(got.bytes_s, 1.1 * line.bytes_s) << trip_s;
   }
 }
 
