@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <vector>
 
 #include "base/log.h"
 #include "base/os/net.h"
@@ -21,19 +22,68 @@ uint64_t mebibytes(std::string_view text) {
   return std::strtoull(std::string(text).c_str(), nullptr, 10) << 20;  // "[N/A]": 0
 }
 
-std::optional<Card> card_of_line(std::string_view line) {
+struct ListedCard {
+  std::string index, uuid;
+  Card card;
+};
+
+// Up to the next ", ", which is taken off as well.
+std::string_view take_field(std::string_view& line) {
+  const size_t end = std::min(line.find(", "), line.size());
+  const std::string_view field = line.substr(0, end);
+  line.remove_prefix(std::min(end + 2, line.size()));
+  return field;
+}
+
+std::optional<ListedCard> card_of_line(std::string_view line) {
+  ListedCard listed;
+  listed.index = take_field(line);
+  listed.uuid = take_field(line);
   const size_t free = line.rfind(", ");
   if (free == std::string_view::npos || free == 0) return std::nullopt;
-  const size_t total = line.rfind(", ", free - 1);
+  const size_t total = line.rfind(", ", free - 1);  // a name may hold commas
   if (total == std::string_view::npos) return std::nullopt;
-  return Card{std::string(line.substr(0, total)), mebibytes(line.substr(total + 2)),
-              mebibytes(line.substr(free + 2))};
+  listed.card = {std::string(line.substr(0, total)), mebibytes(line.substr(total + 2)),
+                 mebibytes(line.substr(free + 2))};
+  return listed;
+}
+
+std::vector<ListedCard> cards_of_list(std::string_view list) {
+  std::vector<ListedCard> cards;
+  while (!list.empty()) {
+    const size_t end = std::min(list.find('\n'), list.size());
+    if (auto card = card_of_line(list.substr(0, end))) cards.push_back(std::move(*card));
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+  return cards;
+}
+
+// As CUDA reads the variable: what follows a word that names no card does not count.
+std::vector<ListedCard> visible_cards(const std::vector<ListedCard>& cards,
+                                      std::string_view words) {
+  std::vector<ListedCard> visible;
+  while (!words.empty()) {
+    const size_t end = std::min(words.find(','), words.size());
+    const std::string_view word = words.substr(0, end);
+    const auto named = std::find_if(cards.begin(), cards.end(), [&](const ListedCard& card) {
+      return card.index == word || (word.size() > 4 && card.uuid.starts_with(word));
+    });
+    if (named == cards.end()) break;
+    visible.push_back(*named);
+    words.remove_prefix(std::min(end + 1, words.size()));
+  }
+  return visible;
+}
+
+const char* visible_by_environment() {
+  return std::getenv("CUDA_VISIBLE_DEVICES");
 }
 
 Result<std::string> list_of_cards(int timeout_ms) {
-  return os::output_of({"/usr/bin/nvidia-smi", "--query-gpu=name,memory.total,memory.free",
-                        "--format=csv,noheader,nounits"},
-                       kMaxListBytes, timeout_ms);
+  return os::output_of(
+      {"/usr/bin/nvidia-smi", "--query-gpu=index,uuid,name,memory.total,memory.free",
+       "--format=csv,noheader,nounits"},
+      kMaxListBytes, timeout_ms);
 }
 
 std::optional<Card> card_of_machine(const std::string& device) {
@@ -44,31 +94,29 @@ std::optional<Card> card_of_machine(const std::string& device) {
     log_warning("the card cannot be described: {}", list.error().text());
     return unknown;
   }
-  return card_of_list(*list, device).value_or(unknown);
+  auto card = card_of_list(*list, device, visible_by_environment());
+  if (!card) log_warning("no card for device {} among those of nvidia-smi that CUDA shows", device);
+  return card;
 }
 
 }  // namespace
 
-std::optional<Card> card_of_list(std::string_view list, std::string_view device) {
+std::optional<Card> card_of_list(std::string_view list, std::string_view device,
+                                 const char* visible) {
+  std::vector<ListedCard> cards = cards_of_list(list);
+  if (visible != nullptr) cards = visible_cards(cards, visible);
   const size_t colon = device.find(':');
   const std::string number(colon == std::string_view::npos ? "" : device.substr(colon + 1));
-  auto left = std::strtoull(number.c_str(), nullptr, 10);
-  std::optional<Card> first;
-  while (!list.empty()) {
-    const size_t end = std::min(list.find('\n'), list.size());
-    auto card = card_of_line(list.substr(0, end));
-    list.remove_prefix(std::min(end + 1, list.size()));
-    if (!card) continue;
-    if (left-- == 0) return card;
-    if (!first) first = std::move(card);
-  }
-  return first;
+  const auto at = std::strtoull(number.c_str(), nullptr, 10);
+  if (at >= cards.size()) return std::nullopt;
+  return std::move(cards[at].card);
 }
 
 uint64_t free_memory_bytes(const std::string& device) {
   if (device == "cpu") return os::available_memory_bytes();
   const auto list = list_of_cards(kFreeMs);
-  const auto card = list.ok() ? card_of_list(*list, device) : std::nullopt;
+  const auto card =
+      list.ok() ? card_of_list(*list, device, visible_by_environment()) : std::nullopt;
   return card ? card->free_bytes : 0;
 }
 

@@ -15,9 +15,12 @@ struct Card {
   uint64_t memory_bytes = 0, free_bytes = 0;  // 0: unknown
 };
 
-// The card of device "cuda:N" (else the first) in what nvidia-smi lists, one a line: name, MiB in
-// all, MiB free; nullopt where there is none.
-std::optional<Card> card_of_list(std::string_view list, std::string_view device);
+// The card of device "cuda:N" (without a number the first) in what nvidia-smi lists, one a line:
+// index, UUID, name, MiB in all, MiB free; nullopt where there is none. visible: the value of
+// CUDA_VISIBLE_DEVICES (indices, beginnings of UUIDs), nullptr where it is not set. CUDA counts as
+// nvidia-smi does, for workers run with CUDA_DEVICE_ORDER=PCI_BUS_ID (worker_process.cpp).
+std::optional<Card> card_of_list(std::string_view list, std::string_view device,
+                                 const char* visible);
 
 // Of the device that computes ("cpu", "cuda:N"); 0: cannot be told. Blocks for seconds where a card
 // answers slowly.

@@ -79,6 +79,7 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start_command(std::vector<
                                                                     OnExit on_exit) {
   os::SpawnOptions options;
   options.argv = std::move(argv);
+  options.environment = {"CUDA_DEVICE_ORDER=PCI_BUS_ID"};  // "cuda:N": as nvidia-smi counts
   options.stderr_file = log_file;
   options.pipe_stdio = true;
   options.ignore_stop_signals = true;  // from its first instruction on

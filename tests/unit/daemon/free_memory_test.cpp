@@ -115,25 +115,43 @@ TEST_F(FreeMemoryTest, WhatCannotBeToldIsAskedForSeldom) {
   EXPECT_EQ(memory_->bytes(), 700u);
 }
 
+constexpr const char* kTwoCards =
+    "0, GPU-5a1f0c3e-1111, NVIDIA H100 80GB HBM3, 81559, 81079\n"
+    "1, GPU-77b2e9d4-2222, NVIDIA GeForce RTX 3090, Ti, 24576, 1024\n";
+
 TEST(HostFacts, ACardIsALineOfTheList) {
-  const std::string list =
-      "NVIDIA H100 80GB HBM3, 81559, 81079\nNVIDIA GeForce RTX 3090, Ti, 24576, 1024\n";
-  const Card first = *card_of_list(list, "cuda:0");
+  const Card first = *card_of_list(kTwoCards, "cuda:0", nullptr);
   EXPECT_EQ(first.name, "NVIDIA H100 80GB HBM3");
   EXPECT_EQ(first.memory_bytes, uint64_t{81559} << 20);
   EXPECT_EQ(first.free_bytes, uint64_t{81079} << 20);
-  const Card second = *card_of_list(list, "cuda:1");
+  const Card second = *card_of_list(kTwoCards, "cuda:1", nullptr);
   EXPECT_EQ(second.name, "NVIDIA GeForce RTX 3090, Ti");
   EXPECT_EQ(second.free_bytes, uint64_t{1024} << 20);
-  for (const char* any : {"auto", "cuda", "cuda:7"}) {
-    EXPECT_EQ(card_of_list(list, any)->name, first.name) << any;
+  for (const char* any : {"auto", "cuda"}) {
+    EXPECT_EQ(card_of_list(kTwoCards, any, nullptr)->name, first.name) << any;
   }
-  const Card unknown = *card_of_list("NVIDIA GB10, [N/A], [N/A]\n", "auto");
+  EXPECT_FALSE(card_of_list(kTwoCards, "cuda:7", nullptr));
+  const Card unknown = *card_of_list("0, GPU-1, NVIDIA GB10, [N/A], [N/A]\n", "auto", nullptr);
   EXPECT_EQ(unknown.name, "NVIDIA GB10");
   EXPECT_EQ(unknown.memory_bytes, 0u);
   EXPECT_EQ(unknown.free_bytes, 0u);
-  for (const char* none : {"", "\n", "No devices were found\n", "Failed, badly\n"}) {
-    EXPECT_FALSE(card_of_list(none, "auto")) << none;
+  for (const char* none : {"", "\n", "No devices were found\n", "Failed, very, badly\n"}) {
+    EXPECT_FALSE(card_of_list(none, "auto", nullptr)) << none;
+  }
+}
+
+TEST(HostFacts, OfVisibleCardsOnlyTheNthIsMeant) {
+  const auto name = [](const char* device, const char* visible) {
+    const auto card = card_of_list(kTwoCards, device, visible);
+    return card ? card->name.substr(7, 4) : "none";
+  };
+  EXPECT_EQ(name("cuda:0", "1"), "GeFo");
+  EXPECT_EQ(name("cuda:1", "1"), "none");
+  EXPECT_EQ(name("cuda:1", "1,0"), "H100");
+  EXPECT_EQ(name("auto", "GPU-77b2"), "GeFo");
+  EXPECT_EQ(name("cuda:0", "GPU-77b2e9d4-2222,GPU-5a1f0c3e-1111"), "GeFo");
+  for (const char* nothing : {"", "-1", "7,0", "GPU-", "MIG-5a1f0c3e", "cuda", ",0"}) {
+    EXPECT_EQ(name("auto", nothing), "none") << nothing;
   }
 }
 
