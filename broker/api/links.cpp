@@ -39,7 +39,8 @@ Json view_json(const LinkView& view, bool inferred) {
   for (const PlannerAccess& line : view.access) {
     lines.push_back({{"peers", line.peers},
                      {"up_mbit_s", known(line.up_mbit_s)},
-                     {"down_mbit_s", known(line.down_mbit_s)}});
+                     {"down_mbit_s", known(line.down_mbit_s)},
+                     {"assumed", line.assumed}});
   }
   return {{"links", std::move(links)}, {"lines", std::move(lines)}, {"inferred", inferred}};
 }

@@ -152,12 +152,23 @@ class Asked {
     std::map<size_t, std::vector<std::string>> members;
     for (const size_t peer : peers_) members[s_.site_of(peer)].push_back(s_.peer(peer).id);
     for (auto& [site, ids] : members) {
-      const double up = s_.shared_line(site, false).value_or(0);
-      const double down = s_.shared_line(site, true).value_or(0);
-      if (up == 0 && down == 0) continue;
+      // Of a single flow it does not matter.
+      const size_t outside = peers_.size() - ids.size();
+      const bool several = outside > 0 && ids.size() * outside > 1;
+      PlannerAccess line;
+      const auto rate = [&](bool down) {
+        if (const auto shared = s_.shared_line(site, down)) return mbit_s(*shared);
+        const auto guess = several ? s_.assumed_line(site, down) : std::nullopt;
+        line.assumed = line.assumed || guess.has_value();
+        return mbit_s(guess.value_or(0));
+      };
+      line.up_mbit_s = rate(false);
+      line.down_mbit_s = rate(true);
+      if (line.up_mbit_s == 0 && line.down_mbit_s == 0) continue;
       // Named after its first peer: sites have no names of their own.
-      const std::string name = s_.peer(s_.members(site).front()).id;
-      view.access.push_back({name, std::move(ids), mbit_s(up), mbit_s(down)});
+      line.name = s_.peer(s_.members(site).front()).id;
+      line.peers = std::move(ids);
+      view.access.push_back(std::move(line));
     }
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 namespace weft::broker {
 
@@ -30,7 +31,8 @@ Structure::Structure(const std::map<std::string, LinkPeer>& peers,
     }
   }
   join_sites(options);
-  rate(lines);
+  rate();
+  judge(lines);
 }
 
 std::optional<size_t> Structure::find(const std::string& id) const {
@@ -84,7 +86,7 @@ void Structure::join_sites(const LinkOptions& options) {
   }
 }
 
-void Structure::rate(const std::map<LineKey, LineTest>& lines) {
+void Structure::rate() {
   up_.assign(size(), 0);
   down_.assign(size(), 0);
   local_.assign(size(), 0);
@@ -104,13 +106,6 @@ void Structure::rate(const std::map<LineKey, LineTest>& lines) {
       known->second.time_ms = std::max(known->second.time_ms, way.time_ms);
     }
   }
-  for (const auto& [key, test] : lines) {
-    const auto peer = find(key.peer);
-    if (!peer) continue;
-    if (!test.shared()) continue;
-    double& line = shared_lines_[{site_of_[*peer], key.down}];
-    line = std::max({line, test.together_bytes_s, (key.down ? down_ : up_)[*peer]});
-  }
   // What a peer was not measured for it can as well as the others of its site.
   for (const auto& site : members_) {
     for (std::vector<double>* rates : {&up_, &down_}) {
@@ -123,6 +118,27 @@ void Structure::rate(const std::map<LineKey, LineTest>& lines) {
   }
 }
 
+void Structure::judge(const std::map<LineKey, LineTest>& lines) {
+  std::set<std::pair<size_t, bool>> free;
+  for (const auto& [key, test] : lines) {
+    const auto peer = find(key.peer);
+    if (!peer) continue;
+    const std::pair site(site_of_[*peer], key.down);
+    const double carries = std::max(test.together_bytes_s, (key.down ? down_ : up_)[*peer]);
+    if (test.free()) free.insert(site);
+    double& line = (test.shared() ? shared_lines_ : assumed_lines_)[site];
+    line = std::max(line, carries);
+  }
+  for (size_t site = 0; site < members_.size(); ++site) {
+    for (const bool down : {false, true}) {
+      double& line = assumed_lines_[{site, down}];
+      for (const size_t i : members_[site]) line = std::max(line, (down ? down_ : up_)[i]);
+      const bool known = shared_lines_.contains({site, down}) || free.contains({site, down});
+      if (known || line == 0) assumed_lines_.erase({site, down});
+    }
+  }
+}
+
 const Structure::Way* Structure::between(size_t from_site, size_t to_site) const {
   const auto found = between_.find({from_site, to_site});
   return found == between_.end() ? nullptr : &found->second;
@@ -131,6 +147,11 @@ const Structure::Way* Structure::between(size_t from_site, size_t to_site) const
 std::optional<double> Structure::shared_line(size_t site, bool down) const {
   const auto found = shared_lines_.find({site, down});
   return found == shared_lines_.end() ? std::nullopt : std::optional<double>(found->second);
+}
+
+std::optional<double> Structure::assumed_line(size_t site, bool down) const {
+  const auto found = assumed_lines_.find({site, down});
+  return found == assumed_lines_.end() ? std::nullopt : std::optional<double>(found->second);
 }
 
 std::optional<double> Structure::site_latency_s(size_t site, size_t landmark) const {

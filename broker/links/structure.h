@@ -71,13 +71,17 @@ class Structure {
   const Way* between(size_t from_site, size_t to_site) const;
   // What the line of a site carries in one direction, if its flows were seen to share it.
   std::optional<double> shared_line(size_t site, bool down) const;
+  // Where no test has said that its flows share a line or that they do not: what one line is known
+  // to carry, all the same.
+  std::optional<double> assumed_line(size_t site, bool down) const;
 
   // From the nearest of its members.
   std::optional<double> site_latency_s(size_t site, size_t landmark) const;
 
  private:
   void join_sites(const LinkOptions& options);
-  void rate(const std::map<LineKey, LineTest>& lines);
+  void rate();
+  void judge(const std::map<LineKey, LineTest>& lines);
 
   std::vector<const LinkPeer*> peers_;
   std::map<std::string, size_t> index_;
@@ -86,7 +90,7 @@ class Structure {
   std::vector<std::vector<size_t>> members_;
   std::vector<double> up_, down_, local_;
   std::map<std::pair<size_t, size_t>, Way> between_;
-  std::map<std::pair<size_t, bool>, double> shared_lines_;
+  std::map<std::pair<size_t, bool>, double> shared_lines_, assumed_lines_;
 };
 
 }  // namespace weft::broker

@@ -237,6 +237,7 @@ PlanReport explain(const PlanInputs& in, const Realised& chosen, const Explained
     plan.stages[s].in_flight = report.prediction.stages[s].in_flight;
     plan.stages[s].recompute = chosen.pipeline.stages[s].recompute;
   }
+  report.pace_s = chosen.pace_s;
   report.bottleneck = bottleneck_text(in, chosen, report.prediction.bottleneck);
   if (facts.single_peer) {
     report.alternatives.push_back(alternative(in, "best single peer", *facts.single_peer));

@@ -60,16 +60,20 @@ Status check_asked(const opdag::Cuts& cuts, int32_t asked, size_t peers) {
   return {};
 }
 
-// Of very many peers those that promise most: speed first, memory among equals.
-std::vector<PlannerPeer> most_promising(std::vector<PlannerPeer> peers, size_t most) {
-  if (peers.size() <= most) return peers;
-  std::stable_sort(peers.begin(), peers.end(), [](const PlannerPeer& a, const PlannerPeer& b) {
+// Of very many peers those that promise most: not without any room, speed first, memory among
+// equals.
+std::vector<PlannerPeer> most_promising(std::vector<PlannerPeer> peers,
+                                        const PlannerOptions& options) {
+  if (peers.size() <= options.most_peers) return peers;
+  std::stable_sort(peers.begin(), peers.end(), [&](const PlannerPeer& a, const PlannerPeer& b) {
+    const bool room = room_of(a, options) > 0;
+    if (room != (room_of(b, options) > 0)) return room;
     if (a.promised_gflops() != b.promised_gflops()) {
       return a.promised_gflops() > b.promised_gflops();
     }
     return a.memory_bytes > b.memory_bytes;
   });
-  peers.resize(most);
+  peers.resize(options.most_peers);
   return peers;
 }
 
@@ -275,8 +279,7 @@ std::string how_text(int32_t asked, size_t stages, size_t peers, double least_ga
 Result<PlanReport> plan_job(const opdag::Graph& graph, const job::JobSpec& spec,
                             const std::vector<PlannerPeer>& peers,
                             const std::vector<PlannerLink>& links, const PlannerOptions& options) {
-  WEFT_TRY(PlanInputs in,
-           make_inputs(graph, spec, most_promising(peers, options.most_peers), links, options));
+  WEFT_TRY(PlanInputs in, make_inputs(graph, spec, most_promising(peers, options), links, options));
   if (in.peers.size() < peers.size()) {
     in.notes.push_back(fmt::format("only the {} fastest of {} peers were looked at",
                                    in.peers.size(), peers.size()));

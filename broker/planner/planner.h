@@ -81,6 +81,7 @@ struct PlanLeftOut {
 struct PlanReport {
   job::Plan plan;
   Prediction prediction;
+  double pace_s = 0;                 // as PlanAlternative has it
   std::string bottleneck;            // in words
   std::string compression = "none";  // its name
   std::vector<PlanAlternative> alternatives;

@@ -99,20 +99,24 @@ Result<PlanInputs> make_inputs(const opdag::Graph& graph, const job::JobSpec& sp
   return in;
 }
 
+double room_of(const PlannerPeer& peer, const PlannerOptions& options) {
+  if (peer.free_memory_bytes == 0) return room_if_free(peer, options);
+  const double free = static_cast<double>(peer.free_memory_bytes) -
+                      options.free_reserve * static_cast<double>(peer.memory_bytes);
+  return std::min(room_if_free(peer, options), std::max(0.0, free));
+}
+
+double room_if_free(const PlannerPeer& peer, const PlannerOptions& options) {
+  if (peer.memory_bytes == 0) return std::numeric_limits<double>::infinity();
+  return options.memory_share * static_cast<double>(peer.memory_bytes);
+}
+
 double room_of(const PlanInputs& in, int32_t peer) {
-  const PlannerPeer& of = in.peers[static_cast<size_t>(peer)];
-  return std::min(
-      room_if_free(in, peer),
-      of.free_memory_bytes == 0
-          ? std::numeric_limits<double>::infinity()
-          : std::max(0.0, static_cast<double>(of.free_memory_bytes) -
-                              in.options.free_reserve * static_cast<double>(of.memory_bytes)));
+  return room_of(in.peers[static_cast<size_t>(peer)], in.options);
 }
 
 double room_if_free(const PlanInputs& in, int32_t peer) {
-  const uint64_t bytes = in.peers[static_cast<size_t>(peer)].memory_bytes;
-  if (bytes == 0) return std::numeric_limits<double>::infinity();
-  return in.options.memory_share * static_cast<double>(bytes);
+  return room_if_free(in.peers[static_cast<size_t>(peer)], in.options);
 }
 
 namespace {

@@ -51,6 +51,8 @@ struct Realised {
 };
 
 // Bytes a plan may use of a peer; infinite where its memory is unknown. And if others used none.
+double room_of(const PlannerPeer& peer, const PlannerOptions& options);
+double room_if_free(const PlannerPeer& peer, const PlannerOptions& options);
 double room_of(const PlanInputs& in, int32_t peer);
 double room_if_free(const PlanInputs& in, int32_t peer);
 

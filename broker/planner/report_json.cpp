@@ -45,8 +45,10 @@ json report_to_json(const PlanReport& report, const opdag::Graph& graph) {
   }
   json alternatives = json::array();
   for (const PlanAlternative& other : report.alternatives) {
-    alternatives.push_back(
-        {{"what", other.what}, {"peers", other.peers}, {"step_s", other.step_s}});
+    alternatives.push_back({{"what", other.what},
+                            {"peers", other.peers},
+                            {"step_s", other.step_s},
+                            {"pace_s", other.pace_s}});
   }
   json left_out = json::array();
   for (const PlanLeftOut& left : report.left_out) {
@@ -56,6 +58,7 @@ json report_to_json(const PlanReport& report, const opdag::Graph& graph) {
           {"reason", report.plan.reason},
           {"timed", report.timed},
           {"step_s", report.prediction.step_s},
+          {"pace_s", report.pace_s},
           {"shared_weights_s", report.prediction.tie_s},
           {"micro_batches", report.micro_batches},
           {"bottleneck", report.bottleneck},

@@ -48,7 +48,8 @@ Status add_measured_links(ApiClient& client, broker::PlannerWorld& world) {
     };
     const auto peers = line.at("peers").get<std::vector<std::string>>();
     if (peers.empty()) continue;
-    world.access.push_back({peers.front(), peers, rate("up_mbit_s"), rate("down_mbit_s")});
+    world.access.push_back({peers.front(), peers, rate("up_mbit_s"), rate("down_mbit_s"),
+                            line.value("assumed", false)});
   }
   return {};
 }

@@ -45,9 +45,12 @@ class Laboratory:
         os.chmod(path, 0o755)
         return path
 
-    def known(self, job=None, timeout_s=400):
+    def known(self, job=None):
         """Waits until every peer has a profile, every way is known, those that the job's plan uses by themselves, and
-        nothing more is measured for a while: lines that ways share come last."""
+        nothing more is learned for a while: lines that ways share come last, and are tried again and again where
+        the way is too long to tell."""
+        timeout_s = max(400, 120 * len(self.cluster.peer_ids))
+
         def profiles():
             return all(self.cluster.weft_json("peer", "get", peer)["profile"] for peer in self.cluster.peer_ids.values())
 
@@ -60,14 +63,21 @@ class Laboratory:
                     all(told[way]["measured"] for way in used))
 
         def quiet():
-            counts = re.findall(r"weft_probe(?:s_sent|_results)_total\S* (\d+)", self.metrics())
-            sent, *results = map(int, counts)
-            last.append((sent, sum(results)))
-            return sent == sum(results) and last[-5:] == 5 * last[-1:]
-        last = []
+            told = self.cluster.weft_json("link", "list")
+            learned.append((sorted((link["from"], link["to"]) for link in told["links"] if link["measured"]),
+                            sorted((line["peers"], line["assumed"]) for line in told["lines"]),
+                            self.probing()))
+            same = next((i for i, old in enumerate(reversed(learned)) if old[:2] != learned[-1][:2]), len(learned))
+            return same >= 20 or (same >= 5 and not any(busy for *_, busy in learned[-5:]))
+        learned = []
         harness.wait_for("measuring of devices", profiles, timeout_s, every_s=2)
         harness.wait_for("measuring of links", links, timeout_s, every_s=2)
         harness.wait_for("an end of measuring", quiet, timeout_s, every_s=3)
+
+    def probing(self):
+        """Whether a probe is under way."""
+        sent, *results = map(int, re.findall(r"weft_probe(?:s_sent|_results)_total\S* (\d+)", self.metrics()))
+        return sent != sum(results)
 
     def metrics(self):
         """Of the broker, in Prometheus' form."""

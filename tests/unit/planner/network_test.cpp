@@ -51,6 +51,17 @@ TEST(Network, ALinkMayNameGroupsOfPeersAndTheLastOneCounts) {
   EXPECT_EQ(network.lines(), 4u) << "a group without peers has no lines";
 }
 
+TEST(Network, SaysWhereLinesAreAssumed) {
+  const std::vector<std::string> ids = {"a", "b", "c"};
+  const std::vector<PlannerLink> links = {{"a", "b", 1, 20}, {"a", "c", 1, 20}, {"b", "c", 1, 20}};
+  const auto notes_with = [&](const PlannerAccess& line) {
+    return Network(ids, links, {line, {"b", {"b"}, 20, 0, false}}).notes();
+  };
+  EXPECT_THAT(notes_with({"a", {"a"}, 20, 0, true}), ElementsAre(HasSubstr("for 1 site")));
+  EXPECT_TRUE(notes_with({"a", {"a"}, 20, 0, false}).empty());
+  EXPECT_TRUE(notes_with({"a", {"a"}, 0, 0, true}).empty()) << "told otherwise";
+}
+
 TEST(Network, LeavesOutNumbersThatMeanNothing) {
   const std::vector<std::string> ids = {"a", "b"};
   const Network network(ids, {{"a", "b", -1, 10}, {"b", "a", 1, std::nan("")}, {"a", "z", 1, 1}},

@@ -174,6 +174,22 @@ TEST(PlanReport, LooksAtTheFastestOfVeryManyPeers) {
   EXPECT_THAT(report->plan.reason, HasSubstr("over 40 idle peers"));
 }
 
+TEST(PlanReport, OfVeryManyPeersThoseWithoutRoomComeLast) {
+  const opdag::Graph graph = chain_graph(8, 4, 16);
+  constexpr uint64_t kMemory = uint64_t{1} << 30;
+  std::vector<PlannerPeer> peers;
+  for (int i = 0; i < 40; ++i) {
+    PlannerPeer peer{"p" + std::to_string(i), 4, kMemory, 1.0 + i};
+    if (i >= 10) peer.free_memory_bytes = kMemory / 50;  // the fast ones are in use
+    peers.push_back(peer);
+  }
+  PlannerOptions options;
+  options.most_peers = 10;
+  const auto plan = make_plan(graph, chain_spec(4 * 64), peers, {}, options);
+  ASSERT_TRUE(plan.ok()) << plan.error().text();
+  EXPECT_EQ(plan->stages[0].replicas[0].size(), 2u) << "one of p0 to p9";
+}
+
 TEST(EvaluatePlan, JudgesAsThePlannerDoes) {
   const opdag::Graph graph = chain_graph(16, 64, 512);
   const TwoSites world(200);
