@@ -12,6 +12,7 @@
 namespace weft::daemon {
 namespace {
 
+const Card kUnknownCard{"NVIDIA GPU", 0, 0};
 constexpr size_t kMaxListBytes = 65536;
 constexpr int kListMs = 20000;  // a driver without persistence takes seconds; a broken one hangs
 
@@ -58,18 +59,31 @@ std::vector<ListedCard> cards_of_list(std::string_view list) {
   return cards;
 }
 
-// As CUDA reads the variable: what follows a word that names no card does not count.
-std::vector<ListedCard> visible_cards(const std::vector<ListedCard>& cards,
-                                      std::string_view words) {
-  std::vector<ListedCard> visible;
+std::string_view trimmed(std::string_view word) {
+  while (!word.empty() && word.front() == ' ') word.remove_prefix(1);
+  while (!word.empty() && word.back() == ' ') word.remove_suffix(1);
+  return word;
+}
+
+struct Visible {
+  std::vector<ListedCard> cards;
+  bool whole = true;  // no word stands for something that is not listed, as parts of a card
+};
+
+// As CUDA reads the variable: what follows a word that names nothing does not count.
+Visible visible_cards(const std::vector<ListedCard>& cards, std::string_view words) {
+  Visible visible;
   while (!words.empty()) {
     const size_t end = std::min(words.find(','), words.size());
-    const std::string_view word = words.substr(0, end);
+    const std::string_view word = trimmed(words.substr(0, end));
     const auto named = std::find_if(cards.begin(), cards.end(), [&](const ListedCard& card) {
       return card.index == word || (word.size() > 4 && card.uuid.starts_with(word));
     });
-    if (named == cards.end()) break;
-    visible.push_back(*named);
+    if (named == cards.end()) {
+      visible.whole = !word.starts_with("MIG-");
+      break;
+    }
+    visible.cards.push_back(*named);
     words.remove_prefix(std::min(end + 1, words.size()));
   }
   return visible;
@@ -88,11 +102,10 @@ Result<std::string> list_of_cards(int timeout_ms) {
 
 std::optional<Card> card_of_machine(const std::string& device) {
   if (!std::filesystem::exists("/dev/nvidia0")) return std::nullopt;
-  const Card unknown{"NVIDIA GPU", 0, 0};
   const auto list = list_of_cards(kListMs);
   if (!list.ok()) {
     log_warning("the card cannot be described: {}", list.error().text());
-    return unknown;
+    return kUnknownCard;
   }
   auto card = card_of_list(*list, device, visible_by_environment());
   if (!card) log_warning("no card for device {} among those of nvidia-smi that CUDA shows", device);
@@ -103,13 +116,14 @@ std::optional<Card> card_of_machine(const std::string& device) {
 
 std::optional<Card> card_of_list(std::string_view list, std::string_view device,
                                  const char* visible) {
-  std::vector<ListedCard> cards = cards_of_list(list);
-  if (visible != nullptr) cards = visible_cards(cards, visible);
+  Visible shown{cards_of_list(list)};
+  if (visible != nullptr && !shown.cards.empty()) shown = visible_cards(shown.cards, visible);
   const size_t colon = device.find(':');
   const std::string number(colon == std::string_view::npos ? "" : device.substr(colon + 1));
   const auto at = std::strtoull(number.c_str(), nullptr, 10);
-  if (at >= cards.size()) return std::nullopt;
-  return std::move(cards[at].card);
+  if (at < shown.cards.size()) return std::move(shown.cards[at].card);
+  if (!shown.whole) return kUnknownCard;
+  return std::nullopt;
 }
 
 uint64_t free_memory_bytes(const std::string& device) {

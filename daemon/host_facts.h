@@ -17,8 +17,9 @@ struct Card {
 
 // The card of device "cuda:N" (without a number the first) in what nvidia-smi lists, one a line:
 // index, UUID, name, MiB in all, MiB free; nullopt where there is none. visible: the value of
-// CUDA_VISIBLE_DEVICES (indices, beginnings of UUIDs), nullptr where it is not set. CUDA counts as
-// nvidia-smi does, for workers run with CUDA_DEVICE_ORDER=PCI_BUS_ID (worker_process.cpp).
+// CUDA_VISIBLE_DEVICES (indices, beginnings of UUIDs), nullptr where it is not set; of a part of
+// a card (MIG) nothing is known but that it is there. CUDA counts as nvidia-smi does, for workers
+// run with CUDA_DEVICE_ORDER=PCI_BUS_ID (worker_process.cpp).
 std::optional<Card> card_of_list(std::string_view list, std::string_view device,
                                  const char* visible);
 
