@@ -76,11 +76,12 @@ struct LinkOptions {
   int64_t max_age_ms = int64_t{24} * 3600000;  // and forgotten after
   int64_t retry_ms = 60000;       // after a failure, twice as long each time up to refresh_ms
   int64_t busy_retry_ms = 15000;  // after "not now"
-  int64_t task_ms = 30000;        // without an answer it is given up
-  size_t max_running = 64;        // 0: nobody is asked
-  uint64_t first_task = 1;        // number of the first
+  // Without an answer it is given up: max_ms, opening two connections, and what a report waits.
+  int64_t task_ms = 45000;
+  size_t max_running = 64;  // 0: nobody is asked
+  uint64_t first_task = 1;  // number of the first
   uint64_t max_bytes = uint64_t{4} << 20;
-  int64_t max_ms = 8000;
+  int64_t max_ms = 20000;  // 8 s are enough but over long ways (net/probe/prober.h)
   // Where a line is also that of a peer which runs a stage: the share of the time that probes may
   // take on all lines of its job together, and how much at once.
   double busy_share = 0.01;

@@ -16,9 +16,8 @@ namespace {
 
 constexpr size_t kLeastTrips = 2, kMostTrips = 10;
 constexpr double kTripsShare = 0.05;  // of the time
-// Over longer round trips the limit of time is as many times as long, within what a turn lasts:
-// trains of a few MiB then take round trips, not seconds.
-constexpr double kNearTripS = 0.2, kMostStretch = 3;
+// Over long ways trains of a few MiB take round trips, not seconds.
+constexpr double kNearS = 8, kTripsOfTrains = 40, kFarTripS = 0.1;
 // Of the time, for each of two peers alone; the rest is for both at once.
 constexpr double kAloneShare = 0.35;
 constexpr double kMostTogetherS = 1, kLeastTogetherS = 0.01;
@@ -27,6 +26,11 @@ constexpr int kTogetherRounds = 2;
 constexpr const char *kPath = "/api/v1/probe", *kTrainPath = "/api/v1/probe/train";
 
 }  // namespace
+
+double time_to_measure_s(double most_s, double round_trip_s, size_t targets) {
+  const double each_s = std::max(kNearS, kTripsOfTrains * round_trip_s);
+  return std::min(most_s, targets == 2 && round_trip_s >= kFarTripS ? 2 * each_s : each_s);
+}
 
 // One connection to one peer.
 class Prober::Line {
@@ -147,14 +151,14 @@ ProbeFinding Prober::run() {
 }
 
 Status Prober::measure(double until_s) {
-  const double most_s = until_s - monotonic_seconds();
+  const double start_s = monotonic_seconds(), most_s = until_s - start_s;
+  double farthest_s = 0;
   for (const auto& line : lines_) {
-    WEFT_TRY_STATUS(line->measure_round_trips(kTripsShare * most_s));
+    WEFT_TRY_STATUS(line->measure_round_trips(kTripsShare * std::min(most_s, kNearS)));
+    farthest_s = std::max(farthest_s, line->way.round_trip_s);
   }
-  if (lines_.size() == 1) {
-    const double stretch = std::clamp(lines_[0]->way.round_trip_s / kNearTripS, 1.0, kMostStretch);
-    return measure_alone(0, until_s + (stretch - 1) * most_s);
-  }
+  until_s = start_s + time_to_measure_s(most_s, farthest_s, lines_.size());
+  if (lines_.size() == 1) return measure_alone(0, until_s);
   const double left_s = until_s - monotonic_seconds();
   for (size_t i = 0; i < lines_.size(); ++i) {
     WEFT_TRY_STATUS(measure_alone(i, monotonic_seconds() + kAloneShare * left_s));

@@ -26,10 +26,12 @@ struct ProbeOrder {
   std::vector<ProbeTarget> targets;  // one or two
   bool receive = false;              // what the targets send; else what this machine sends
   uint64_t max_bytes = 0;            // of one train
-  // Of everything behind the connections' opening; of one target more than 0.2 s away more, in
-  // proportion, up to three times as long.
-  int64_t max_ms = 0;
+  int64_t max_ms = 0;                // of everything behind the connections' opening
 };
+
+// Seconds that it takes of them: 8, or 40 round trips where that is more; of two targets far away
+// twice that, since each is measured alone, too.
+double time_to_measure_s(double most_s, double round_trip_s, size_t targets);
 
 struct ProbedWay {
   std::string peer;

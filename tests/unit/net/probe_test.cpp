@@ -192,10 +192,19 @@ TEST(TrainSeries, FastLinesBetweenContinentsHaveARate) {
     line.round_trip_s = trip_s;
     line.noise = 0.3;
     line.train_extra_s = 2 * trip_s;
-    const Measured got = measure(line, 4 << 20, 8 * std::max(1.0, trip_s / 0.2));
+    const Measured got = measure(line, 4 << 20, time_to_measure_s(20, trip_s, 1));
     EXPECT_GT(got.bytes_s, 0.9 * std::min(line.bytes_s, (4 << 20) / trip_s)) << trip_s;
     EXPECT_LT(got.bytes_s, 1.1 * line.bytes_s) << trip_s;
   }
+}
+
+TEST(Prober, TakesLongerOverLongWaysWithinItsOrder) {
+  EXPECT_EQ(time_to_measure_s(20, 0.001, 1), 8);
+  EXPECT_EQ(time_to_measure_s(20, 0.05, 2), 8);
+  EXPECT_EQ(time_to_measure_s(20, 0.15, 2), 16);
+  EXPECT_DOUBLE_EQ(time_to_measure_s(20, 0.3, 1), 12);
+  EXPECT_EQ(time_to_measure_s(20, 0.9, 2), 20);
+  EXPECT_EQ(time_to_measure_s(0.5, 0.9, 1), 0.5) << "beside somebody's work";
 }
 
 TEST(TrainSeries, WithoutTimeForATrainItSaysNothingRatherThanAWindow) {
