@@ -9,7 +9,8 @@
 #   scripts/gpu_check.sh carry                    fills .gpu-carry/ with files of Debian packages, for
 #                                                 a machine that has a compiler, CMake, ninja, Boost,
 #                                                 OpenSSL, GoogleTest and PyTorch and can install
-#                                                 nothing; copy the tree there with that folder
+#                                                 nothing, and the programs of build/; copy the tree
+#                                                 there with that folder
 # WEFT_PYTHON names a Python with torch, transformers, torchvision, safetensors (else .venv, python3);
 # WEFT_BENCH_ARGS go to bench/executor, WEFT_PROFILE_ARGS to bench/peer_profile.
 set -euo pipefail
@@ -41,9 +42,26 @@ fill_carry() {
   done
   "$python" -m pip download -q -d "$carry/wheels" \
     "$(sed -n 's/^pip \(pytest==.*\)/\1/p' scripts/dependencies.txt)"
+  carry_programs
   # Links to libraries of packages that were left out.
   find "$carry" -xtype l -delete
   du -sh "$carry"
+}
+
+# Programs that need what such a machine has no headers of, as build/ has them, with their libraries.
+carry_programs() {
+  local name library
+  mkdir -p "$carry/programs" "$carry/lib"
+  for name in weft weftd weft-broker; do
+    [ -x "build/bin/$name" ] || { echo "gpu_check.sh: build/bin/$name is missing: run scripts/build" >&2; exit 1; }
+    strip -o "$carry/programs/$name" "build/bin/$name"
+    ldd "build/bin/$name" | awk '/=> \//{print $3}'
+  done | sort -u | while read -r library; do
+    case ${library##*/} in
+      libc.so* | libm.so* | libpthread* | libresolv* | libstdc++* | libgcc_s* | libssl* | libcrypto*) ;;
+      *) cp -L "$library" "$carry/lib/" ;;
+    esac
+  done
 }
 
 configure_and_build() {
@@ -99,8 +117,10 @@ run_tests() {
   # The real worker, jailed, as a daemon starts it.
   WEFT_TEST_DEVICE=cuda:0 WEFT_BIN_DIR=$build/bin WEFT_SOURCE_DIR=$root "$python" -m pytest -q \
     tests/integration/worker_test.py -k "one_stage_learns or resume_with or lost_daemon" || failed=1
-  # Two workers on one card, and on two where there are two.
-  WEFT_BIN_DIR=$build/bin WEFT_SOURCE_DIR=$root "$python" -m pytest -q -rsP tests/gpu || failed=1
+  # Two workers on one card, and on two where there are two; a broker and daemons where they were carried.
+  [ -d "$carry/programs" ] && cp "$carry"/programs/* "$build/bin/"
+  LD_LIBRARY_PATH=$carry/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} WEFT_BIN_DIR=$build/bin WEFT_SOURCE_DIR=$root \
+    "$python" -m pytest -q -rsP tests/gpu || failed=1
   return $failed
 }
 

@@ -123,13 +123,13 @@ class Cluster:
         self.weft("login", f"https://{self.host}:{self.broker['http_port']}", "--ca-pin",
                   self.broker["ca_fingerprint"], "--token", self.token)
 
-    def start_peer(self, name, prefix=(), host=None, flags=(), invite=None):
+    def start_peer(self, name, prefix=(), host=None, flags=(), invite=None, device="cpu"):
         host = host or self.host
         address = invite or self.weft("peer", "invite").stdout.strip()
         return self.start(name, [
             os.path.join(BIN, "weftd"), "join", address,
             "--state-dir", os.path.join(self.folder, name), "--name", name, "--listen-host", host,
-            "--advertise-host", host, "--threads", "1", "--device", "cpu", *flags], prefix)
+            "--advertise-host", host, "--threads", "1", "--device", device, *flags], prefix)
 
     def start_peers(self, count, **options):
         for i in range(count):

@@ -1,0 +1,107 @@
+"""A broker and daemons on cards: what they measure of them, what is planned with that, and what it takes.
+
+WEFT_TEST_CARDS=cpu,cpu runs what needs no card.
+"""
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
+
+import harness  # noqa: E402
+from cards_test import CARDS  # noqa: E402
+
+ON_CARD = bool(CARDS) and CARDS[0] != "cpu"
+needs_card = pytest.mark.skipif(not ON_CARD, reason="torch sees no card: scripts/gpu_check.sh runs this")
+pytestmark = [
+    pytest.mark.skipif(not all(os.path.exists(os.path.join(harness.BIN, name)) for name in ("weft", "weftd", "weft-broker")),
+                       reason=f"weft, weftd and weft-broker are not in {harness.BIN}"),
+    pytest.mark.skipif(not CARDS, reason="torch sees no card: scripts/gpu_check.sh runs these"),
+]
+GPT = ["--layers", "8", "--width", "512", "--heads", "8", "--sequence", "256", "--batch", "4"]
+MICRO_BATCHES = 8
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Two daemons that have measured themselves, on one card or one each."""
+    folder = tmp_path_factory.mktemp("cluster")
+    harness.python("examples/export_gpt.py", "--out", str(folder / "gpt.pt2"), *(GPT if ON_CARD else harness.TINY_GPT))
+    harness.tiny_tokens(folder, 100000)
+    with harness.Cluster(folder, measure=True, probe=True) as running:
+        running.start_peer("first", device=CARDS[0])
+        running.wait_idle(1)
+        measured(running, "first")  # by turns, where they share a card
+        running.start_peer("second", device=CARDS[-1])
+        running.wait_idle(2)
+        measured(running, "second")
+        harness.wait_for("ways of the two", lambda: all(
+            link["measured"] for link in running.weft_json("link", "list")["links"] or [{"measured": False}]), 120, 1)
+        yield running
+
+
+def facts_of(cluster, name):
+    return cluster.weft_json("peer", "get", cluster.peer_ids[name])
+
+
+def measured(cluster, name):
+    harness.wait_for(f"a profile of {name}", lambda: facts_of(cluster, name)["profile"], 240, 1)
+
+
+@needs_card
+def test_daemons_tell_their_card(cluster):
+    import torch
+
+    for name, device in (("first", CARDS[0]), ("second", CARDS[-1])):
+        facts = facts_of(cluster, name)
+        free, total = torch.cuda.mem_get_info(torch.device(device))
+        assert facts["device"] == device
+        assert facts["device_name"] == torch.cuda.get_device_name(device)
+        assert facts["memory_bytes"] == pytest.approx(total, rel=0.03)
+        assert 0 < facts["free_memory_bytes"] <= facts["memory_bytes"]
+        assert facts["free_memory_bytes"] == pytest.approx(free, abs=4 * GIB)
+        assert facts["profile"]["device"] == device
+        for precision in ("fp32", "bf16"):
+            assert facts["profile"][precision]["matrix"]["forward"]["gflops"] > 1000, facts["profile"]
+
+
+def train(cluster, name, steps):
+    cluster.weft("job", "submit", harness.gpt_job(
+        cluster.folder, name, stages=2, steps=steps, batch=MICRO_BATCHES * (4 if ON_CARD else 2)))
+    cluster.wait_job(name, {"finished"}, timeout_s=300, every_s=1)
+    rows = cluster.weft_json("job", "metrics", name)["steps"]
+    cluster.wait_idle(2)
+    return cluster.weft_json("job", "explain", name)["plan"], rows
+
+
+def test_plans_what_the_cards_then_take(cluster):
+    plan, rows = train(cluster, "learn", 40)
+    first = statistics.median(row["seconds"] for row in rows[20:])
+    print(f"{CARDS}: first job: planned {1e3 * plan['step_s']:.1f} ms a step, took {1e3 * first:.1f}")
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    plan, rows = train(cluster, "again", 40)
+    again = statistics.median(row["seconds"] for row in rows[20:])
+    factors = [facts_of(cluster, name)["correction"]["factor"] for name in ("first", "second")]
+    print(f"{CARDS}: second job: planned {1e3 * plan['step_s']:.1f} ms a step, took {1e3 * again:.1f}; profiles corrected "
+          f"by {factors}; busy {[stage['busy'] for stage in rows[-1]['stages']]}")
+    assert 0.5 < plan["step_s"] / again < 2
+
+
+@needs_card
+def test_what_others_take_of_a_card_is_not_planned_with(cluster):
+    before = facts_of(cluster, "first")["free_memory_bytes"]
+    with subprocess.Popen([sys.executable, "-c", f"""
+import sys, torch
+held = torch.empty(20 * 2**30, dtype=torch.uint8, device="{CARDS[0]}")
+print("held", flush=True)
+sys.stdin.read()
+"""], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        harness.wait_for("less free memory",
+                         lambda: facts_of(cluster, "first")["free_memory_bytes"] < before - 15 * GIB, 150, 1)
+        other.stdin.close()
