@@ -40,7 +40,8 @@ Json view_json(const LinkView& view, bool inferred) {
     lines.push_back({{"peers", line.peers},
                      {"up_mbit_s", known(line.up_mbit_s)},
                      {"down_mbit_s", known(line.down_mbit_s)},
-                     {"assumed", line.assumed}});
+                     {"up_assumed", line.up_assumed},
+                     {"down_assumed", line.down_assumed}});
   }
   return {{"links", std::move(links)}, {"lines", std::move(lines)}, {"inferred", inferred}};
 }

@@ -156,14 +156,14 @@ class Asked {
       const size_t outside = peers_.size() - ids.size();
       const bool several = outside > 0 && ids.size() * outside > 1;
       PlannerAccess line;
-      const auto rate = [&](bool down) {
+      const auto rate = [&](bool down, bool& assumed) {
         if (const auto shared = s_.shared_line(site, down)) return mbit_s(*shared);
         const auto guess = several ? s_.assumed_line(site, down) : std::nullopt;
-        line.assumed = line.assumed || guess.has_value();
+        assumed = guess.has_value();
         return mbit_s(guess.value_or(0));
       };
-      line.up_mbit_s = rate(false);
-      line.down_mbit_s = rate(true);
+      line.up_mbit_s = rate(false, line.up_assumed);
+      line.down_mbit_s = rate(true, line.down_assumed);
       if (line.up_mbit_s == 0 && line.down_mbit_s == 0) continue;
       // Named after its first peer: sites have no names of their own.
       line.name = s_.peer(s_.members(site).front()).id;

@@ -102,7 +102,7 @@ std::vector<LinkKey> LinkBook::add(const std::string& prober, const ProbeResult&
   rest(run, now_ms - run.since_ms, now_ms);
   if (result.outcome == ProbeResult::Outcome::kMeasured) {
     auto changed = measured(run.task, result, now_ms);
-    if (!changed.empty()) return changed;
+    if (!changed.empty() || run.task.targets.size() == 2) return changed;
   }
   failed(run.task, result, now_ms);
   return {};
@@ -129,6 +129,7 @@ std::vector<LinkKey> LinkBook::measured(const ProbeTask& task, const ProbeResult
   for (const ProbedLink& link : result.links) {
     if (std::find(task.targets.begin(), task.targets.end(), link.target) == task.targets.end() ||
         !told.insert(link.target).second) {
+      if (task.targets.size() == 2) failed(task, result, now_ms);
       return {};  // nobody asked for that
     }
   }
@@ -137,7 +138,10 @@ std::vector<LinkKey> LinkBook::measured(const ProbeTask& task, const ProbeResult
         task.receive ? LinkKey(link.target, task.prober) : LinkKey(task.prober, link.target);
     const bool tested = is_rate(link.alone_bytes_s) && is_rate(link.together_bytes_s);
     LinkEntry& entry = records_[way];
-    if (entry.record.add(link, now_ms)) {
+    // A test that had no time for trains is no measurement of a way.
+    const bool probed = task.targets.size() == 1 || !link.trains.empty();
+    if (probed ? entry.record.add(link, now_ms)
+               : entry.record.add_traffic({0, link.round_trip_s}, now_ms)) {
       entry.fit = entry.record.fit();
       trouble_.erase(way);
       changed.push_back(way);
@@ -152,6 +156,8 @@ std::vector<LinkKey> LinkBook::measured(const ProbeTask& task, const ProbeResult
     const LineKey line{task.prober, task.receive};
     lines_[line] = {now_ms, together / alone, together};
     line_trouble_.erase(line);
+  } else if (task.targets.size() == 2) {
+    failed(task, result, now_ms);
   }
   std::erase_if(records_, [](const auto& e) { return e.second.record.empty(); });
   structure_.reset();

@@ -73,15 +73,14 @@ Network::Network(const std::vector<std::string>& ids, const std::vector<PlannerL
   size_t assumed = 0;
   for (size_t i = 0; i < access.size(); ++i) {
     if (groups[i].empty()) continue;
-    // One that was told of all the same carries nothing here (ways.h).
-    assumed += access[i].assumed && (access[i].up_mbit_s > 0 || access[i].down_mbit_s > 0);
+    assumed += access[i].up_assumed || access[i].down_assumed;
     add_access(access[i].name, groups[i], seconds_per_byte_at(access[i].up_mbit_s),
                seconds_per_byte_at(access[i].down_mbit_s));
   }
   if (assumed > 0) {
     notes_.push_back(
-        fmt::format("whether flows share the line of their site was not tested yet "
-                    "for {} site{}: they count as if they did",
+        fmt::format("whether flows share the line of their site is not known of {} site{}: they "
+                    "count as if they did",
                     assumed, assumed == 1 ? "" : "s"));
   }
 }

@@ -28,7 +28,7 @@ struct PlannerAccess {
   std::string name;
   std::vector<std::string> peers;
   double up_mbit_s = 0, down_mbit_s = 0;
-  bool assumed = false;  // nobody has seen yet whether they do
+  bool up_assumed = false, down_assumed = false;  // whether they do is not known
 };
 
 class Network {

@@ -24,6 +24,11 @@ class Names {
   std::map<std::string, const std::vector<std::string>*> groups_;
 };
 
+void drop(PlannerAccess& line, bool down) {
+  (down ? line.down_mbit_s : line.up_mbit_s) = 0;
+  (down ? line.down_assumed : line.up_assumed) = false;
+}
+
 void give_way(std::vector<PlannerAccess>& measured, const std::vector<PlannerAccess>& told) {
   std::set<std::string> up, down;  // peers whose line was told
   for (const PlannerAccess& group : told) {
@@ -35,11 +40,13 @@ void give_way(std::vector<PlannerAccess>& measured, const std::vector<PlannerAcc
       return std::any_of(line.peers.begin(), line.peers.end(),
                          [&](const std::string& id) { return peers.contains(id); });
     };
-    if (any_of(up)) line.up_mbit_s = 0;
-    if (any_of(down)) line.down_mbit_s = 0;
+    if (any_of(up)) drop(line, false);
+    if (any_of(down)) drop(line, true);
   }
 }
 
+// A told link over a measured line: the line carries as much. Over one that is assumed: it is not
+// assumed any more.
 void widen(std::vector<PlannerAccess>& measured, const PlannerWays& told) {
   std::map<std::string, size_t> line_of;
   for (size_t i = 0; i < measured.size(); ++i) {
@@ -55,11 +62,13 @@ void widen(std::vector<PlannerAccess>& measured, const PlannerWays& told) {
       for (const std::string& to : names.peers(link.to)) {
         const size_t out = line(from), in = line(to);
         if (out == in) continue;
-        const auto carry = [&](double& rate) {
+        const auto carry = [&](PlannerAccess& over, bool down) {
+          if (down ? over.down_assumed : over.up_assumed) drop(over, down);
+          double& rate = down ? over.down_mbit_s : over.up_mbit_s;
           if (rate > 0) rate = std::max(rate, link.bandwidth_mbit_s);
         };
-        if (out < measured.size()) carry(measured[out].up_mbit_s);
-        if (in < measured.size()) carry(measured[in].down_mbit_s);
+        if (out < measured.size()) carry(measured[out], false);
+        if (in < measured.size()) carry(measured[in], true);
       }
     }
   }
@@ -97,6 +106,18 @@ PlannerWays join_ways(PlannerWays measured, const PlannerWays& told) {
   measured.links.insert(measured.links.end(), told.links.begin(), told.links.end());
   measured.access.insert(measured.access.begin(), told.access.begin(), told.access.end());
   return measured;
+}
+
+MeasuredWays without_assumed(MeasuredWays measured) {
+  if (!measured) return {};
+  return [measured = std::move(measured)](const std::vector<std::string>& ids) {
+    PlannerWays ways = measured(ids);
+    for (PlannerAccess& line : ways.access) {
+      if (line.up_assumed) drop(line, false);
+      if (line.down_assumed) drop(line, true);
+    }
+    return ways;
+  };
 }
 
 Network joined_network(const std::vector<std::string>& ids, const MeasuredWays& measured,

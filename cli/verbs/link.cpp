@@ -36,10 +36,13 @@ void print_links(const json& answer) {
   }
   print_table(rows);
   for (const json& line : answer.at("lines")) {
-    fmt::print("one line of {}: {} Mbit/s up, {} down{}\n",
-               fmt::join(line.at("peers").get<std::vector<std::string>>(), ", "),
-               number(line.at("up_mbit_s"), "{:.4g}"), number(line.at("down_mbit_s"), "{:.4g}"),
-               line.value("assumed", false) ? " (assumed: not tested yet)" : "");
+    const auto rate = [&](const std::string& direction) {
+      const bool assumed = line.value(direction + "_assumed", false);
+      return number(line.at(direction + "_mbit_s"), "{:.4g}") + (assumed ? " (assumed)" : "");
+    };
+    fmt::print("one line of {}: {} Mbit/s up, {} down\n",
+               fmt::join(line.at("peers").get<std::vector<std::string>>(), ", "), rate("up"),
+               rate("down"));
   }
   if (!answer.value("inferred", true)) {
     fmt::print("of so many peers only measured links are listed: name some\n");

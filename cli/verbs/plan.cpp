@@ -49,7 +49,7 @@ Status add_measured_links(ApiClient& client, broker::PlannerWorld& world) {
     const auto peers = line.at("peers").get<std::vector<std::string>>();
     if (peers.empty()) continue;
     world.access.push_back({peers.front(), peers, rate("up_mbit_s"), rate("down_mbit_s"),
-                            line.value("assumed", false)});
+                            line.value("up_assumed", false), line.value("down_assumed", false)});
   }
   return {};
 }

@@ -65,7 +65,7 @@ class Laboratory:
         def quiet():
             told = self.cluster.weft_json("link", "list")
             learned.append((sorted((link["from"], link["to"]) for link in told["links"] if link["measured"]),
-                            sorted((line["peers"], line["assumed"]) for line in told["lines"]),
+                            sorted((line["peers"], line["up_assumed"], line["down_assumed"]) for line in told["lines"]),
                             self.probing()))
             same = next((i for i, old in enumerate(reversed(learned)) if old[:2] != learned[-1][:2]), len(learned))
             return same >= 20 or (same >= 5 and not any(busy for *_, busy in learned[-5:]))

@@ -151,7 +151,8 @@ TEST(InferLinks, RatesOfPairsAreNoAccessLines) {
     network.measure(book, now);
     const LinkView view = book.view(ids_of(network));
     for (const PlannerAccess& line : view.access) {
-      EXPECT_TRUE(line.assumed) << "seed " << seed;
+      EXPECT_EQ(line.up_assumed, line.up_mbit_s > 0) << "seed " << seed;
+      EXPECT_EQ(line.down_assumed, line.down_mbit_s > 0) << "seed " << seed;
       ++untested;
     }
     const Deviation off = compare(network, view);
@@ -180,7 +181,8 @@ TEST(InferLinks, FlowsThatWereNotTestedCountAsOnesThatShareALine) {
   const LinkView view = book.view({"a", "b", "c"});
   ASSERT_EQ(view.access.size(), 3u);
   EXPECT_EQ(view.access[0].peers, std::vector<std::string>{"a"});
-  EXPECT_TRUE(view.access[0].assumed);
+  EXPECT_TRUE(view.access[0].up_assumed);
+  EXPECT_FALSE(view.access[0].down_assumed);
   EXPECT_NEAR(view.access[0].up_mbit_s, 16, 1e-9) << "the best that was seen";
   EXPECT_EQ(view.access[0].down_mbit_s, 0) << "nothing was";
   EXPECT_EQ(book.line("a")->shared_up_mbit_s, 0) << "nobody has seen it";
@@ -188,7 +190,7 @@ TEST(InferLinks, FlowsThatWereNotTestedCountAsOnesThatShareALine) {
   EXPECT_TRUE(book.view({"a", "b"}).access.empty());
 }
 
-TEST(InferLinks, OnceTestedNothingIsAssumed) {
+TEST(InferLinks, OnlyWhatATestLeavesOpenIsAssumed) {
   for (const double share : {0.5, 0.75, 1.0}) {
     std::map<std::string, LinkPeer> peers;
     std::map<LinkKey, LinkEntry> records;

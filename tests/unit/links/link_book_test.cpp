@@ -191,6 +191,30 @@ TEST(LinkBook, FailuresAreTriedAgainLaterAndFromTheOtherEnd) {
   EXPECT_NE(book.find({task.prober, task.targets[0]}), nullptr);
 }
 
+// Round trips alone, as over a way so long that no train ends in time.
+TEST(LinkBook, ALineThatCannotBeTestedIsTriedMoreAndMoreSeldom) {
+  SyntheticNetwork network(3);
+  for (int i = 0; i < 4; ++i) {
+    network.add_site({.x_ms = 20.0 * i, .height_ms = 3, .up_mbit_s = 50, .down_mbit_s = 100}, 1);
+  }
+  LinkBook book;
+  size_t tests = 0;
+  for (int64_t now = 0; now < 600000; now += 1000) {
+    book.set_peers(network.peers());
+    for (const ProbeTask& task : book.next(now)) {
+      ProbeResult result = network.answer(task);
+      if (task.targets.size() == 2) {
+        ++tests;
+        for (ProbedLink& link : result.links) link.alone_bytes_s = link.together_bytes_s = 0;
+      }
+      book.add(task.prober, result, now + 500);
+    }
+  }
+  // Eight lines, each after 0, 1, 3 and 7 minutes.
+  EXPECT_GE(tests, 8u);
+  EXPECT_LE(tests, 8u * 4);
+}
+
 TEST(LinkBook, SilenceEndsATask) {
   LinkOptions options;
   LinkBook book(options);

@@ -55,11 +55,10 @@ TEST(Network, SaysWhereLinesAreAssumed) {
   const std::vector<std::string> ids = {"a", "b", "c"};
   const std::vector<PlannerLink> links = {{"a", "b", 1, 20}, {"a", "c", 1, 20}, {"b", "c", 1, 20}};
   const auto notes_with = [&](const PlannerAccess& line) {
-    return Network(ids, links, {line, {"b", {"b"}, 20, 0, false}}).notes();
+    return Network(ids, links, {line, {"b", {"b"}, 20, 0}}).notes();
   };
-  EXPECT_THAT(notes_with({"a", {"a"}, 20, 0, true}), ElementsAre(HasSubstr("for 1 site")));
-  EXPECT_TRUE(notes_with({"a", {"a"}, 20, 0, false}).empty());
-  EXPECT_TRUE(notes_with({"a", {"a"}, 0, 0, true}).empty()) << "told otherwise";
+  EXPECT_THAT(notes_with({"a", {"a"}, 20, 0, true}), ElementsAre(HasSubstr("of 1 site:")));
+  EXPECT_TRUE(notes_with({"a", {"a"}, 20, 0}).empty());
 }
 
 TEST(Network, LeavesOutNumbersThatMeanNothing) {

@@ -38,6 +38,27 @@ TEST(Ways, AMeasuredLineCarriesWhatAToldLinkOverItDoes) {
   EXPECT_EQ(both.access[1].down_mbit_s, 90);
 }
 
+TEST(Ways, WhatIsOnlyAssumedGivesWayToAToldLink) {
+  const PlannerWays measured{{},
+                             {{"a", {"a", "b"}, 20, 200, true, true}, {"c", {"c"}, 9, 30, true}}};
+  const PlannerWays both = join_ways(measured, {{{"a", "c", 1, 15}}, {}});
+  EXPECT_EQ(both.access[0].up_mbit_s, 0);
+  EXPECT_FALSE(both.access[0].up_assumed);
+  EXPECT_EQ(both.access[0].down_mbit_s, 200) << "nobody said anything of that direction";
+  EXPECT_TRUE(both.access[0].down_assumed);
+  EXPECT_EQ(both.access[1].down_mbit_s, 30) << "seen, not assumed";
+}
+
+TEST(Ways, AssumedLinesCanBeLeftOut) {
+  const MeasuredWays measured = [](const std::vector<std::string>&) {
+    return PlannerWays{{}, {{"a", {"a"}, 20, 200, true, false}}};
+  };
+  const PlannerWays ways = without_assumed(measured)({"a"});
+  EXPECT_EQ(ways.access[0].up_mbit_s, 0);
+  EXPECT_EQ(ways.access[0].down_mbit_s, 200);
+  EXPECT_FALSE(without_assumed({}));
+}
+
 TEST(Ways, AToldLinkBetweenGroupsHoldsForTheirPeers) {
   const PlannerWays measured{{{"a", "b", 50, 1}}, {{"a", {"a"}, 3, 3}}};
   const PlannerWays told{{{"here", "there", 2, 40}},
