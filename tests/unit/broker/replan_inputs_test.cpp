@@ -163,5 +163,41 @@ TEST_F(ReplanInputsTest, PromisedSpeedsCountWhatRunsHaveShown) {
   EXPECT_EQ(promised_speeds({&a_, &b_}, known_), (std::vector<double>{10, 2.5}));
 }
 
+// Four alike; whether flows of the job's three share their lines is not known, of d it is: they do
+// not.
+TEST_F(ReplanInputsTest, WhatIsOnlyAssumedOfItsLinesMovesNoJob) {
+  const Peer d = peer("d");
+  known_.peers.push_back(known_.peers.front());
+  known_.peers.back().id = "d";
+  known_.links.clear();
+  job_.requested_stages = 3;
+  const auto moved = [&](bool assumed) {
+    PlannerOptions options;
+    options.measured = [assumed](const std::vector<std::string>& ids) {
+      PlannerWays ways;
+      for (const std::string& from : ids) {
+        for (const std::string& to : ids) {
+          if (from != to) ways.links.push_back({from, to, 1, 8});
+        }
+        if (from != "d") ways.access.push_back({from, {from}, 8, 0, assumed});
+      }
+      return ways;
+    };
+    const auto first =
+        plan_over_idle(graph_, spec_to_plan(spec_, job_), {&a_, &b_, &c_}, known_, options);
+    EXPECT_TRUE(first.ok()) << first.error().text();
+    job_.plan = *first;
+    job_.stages.clear();
+    for (const job::StagePlan& stage : job_.plan->stages) {
+      job_.stages.push_back(StageState{stage.replicas[0], StagePhase::kRunning, "", 0});
+    }
+    const auto other = replan_over(graph_, spec_, job_, {&a_, &b_, &c_, &d}, known_, options, 1);
+    EXPECT_TRUE(other.ok()) << other.error().text();
+    return other->current_s / other->planned_s;
+  };
+  EXPECT_GT(moved(false), 1.05) << "d in the middle sends two ways at once";
+  EXPECT_LT(moved(true), 1.01);
+}
+
 }  // namespace
 }  // namespace weft::broker
