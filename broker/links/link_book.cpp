@@ -138,10 +138,15 @@ std::vector<LinkKey> LinkBook::measured(const ProbeTask& task, const ProbeResult
         task.receive ? LinkKey(link.target, task.prober) : LinkKey(task.prober, link.target);
     const bool tested = is_rate(link.alone_bytes_s) && is_rate(link.together_bytes_s);
     LinkEntry& entry = records_[way];
-    // A test that had no time for trains is no measurement of a way.
-    const bool probed = task.targets.size() == 1 || !link.trains.empty();
-    if (probed ? entry.record.add(link, now_ms)
-               : entry.record.add_traffic({0, link.round_trip_s}, now_ms)) {
+    bool known = false;
+    if (task.targets.size() == 1 || !link.trains.empty()) {
+      known = entry.record.add(link, now_ms);
+    } else {
+      // A test that had no time for trains is no measurement of a way.
+      entry.record.add_traffic({0, link.round_trip_s}, now_ms);
+      known = !entry.record.empty();
+    }
+    if (known) {
       entry.fit = entry.record.fit();
       trouble_.erase(way);
       changed.push_back(way);

@@ -207,7 +207,7 @@ TEST(LinkBook, ALineThatCannotBeTestedIsTriedMoreAndMoreSeldom) {
         ++tests;
         for (ProbedLink& link : result.links) link.alone_bytes_s = link.together_bytes_s = 0;
       }
-      book.add(task.prober, result, now + 500);
+      EXPECT_FALSE(book.add(task.prober, result, now + 500).empty()) << "it is believed";
     }
   }
   // Eight lines, each after 0, 1, 3 and 7 minutes.
