@@ -138,16 +138,21 @@ Result<Replanned> replan_over(const opdag::Graph& graph, const job::JobSpec& spe
   std::erase_if(inputs.peers, [&](const PlannerPeer& p) { return !involved.contains(p.id); });
   WEFT_TRY(const std::vector<double> seconds,
            step_seconds_of(graph, asked, both, inputs.peers, inputs.links, options));
-  // Of idle peers lines are tested, of busy ones they may still be assumed: what the new plan gains
-  // must not be that alone.
-  PlannerOptions seen = options;
-  seen.measured = without_assumed(options.measured);
-  WEFT_TRY(const std::vector<double> unshared,
-           step_seconds_of(graph, asked, both, inputs.peers, inputs.links, seen));
-  const bool less = unshared[0] * seconds[1] < seconds[0] * unshared[1];
-  result.current_s = less ? unshared[0] : seconds[0];
-  result.planned_s = less ? unshared[1] : seconds[1];
+  result.current_s = seconds[0];
+  result.planned_s = seconds[1];
   if (result.same) return result;
+  if (options.measured) {
+    // Of idle peers lines are tested, of busy ones they may still be assumed: what the new plan
+    // gains must not be that alone.
+    PlannerOptions seen = options;
+    seen.measured = without_assumed(options.measured);
+    WEFT_TRY(const std::vector<double> unshared,
+             step_seconds_of(graph, asked, both, inputs.peers, inputs.links, seen));
+    if (unshared[0] * result.planned_s < result.current_s * unshared[1]) {
+      result.current_s = unshared[0];
+      result.planned_s = unshared[1];
+    }
+  }
   for (const job::StagePlan& stage : result.plan.stages) {
     const auto peer = std::find_if(inputs.peers.begin(), inputs.peers.end(),
                                    [&](const PlannerPeer& p) { return p.id == stage.replicas[0]; });

@@ -15,6 +15,15 @@ bool is_rate(double bytes_s) {
   return std::isfinite(bytes_s) && bytes_s > 0 && bytes_s < 1e12;
 }
 
+// Each of its links is of a target, of each once.
+bool as_asked(const ProbeTask& task, const ProbeResult& result) {
+  std::set<std::string> told;
+  return std::all_of(result.links.begin(), result.links.end(), [&](const ProbedLink& link) {
+    return std::find(task.targets.begin(), task.targets.end(), link.target) != task.targets.end() &&
+           told.insert(link.target).second;
+  });
+}
+
 }  // namespace
 
 void LinkBook::set_peers(const std::vector<LinkPeer>& peers) {
@@ -100,12 +109,15 @@ std::vector<LinkKey> LinkBook::add(const std::string& prober, const ProbeResult&
   const Running run = std::move(found->second);
   running_.erase(found);
   rest(run, now_ms - run.since_ms, now_ms);
-  if (result.outcome == ProbeResult::Outcome::kMeasured) {
-    auto changed = measured(run.task, result, now_ms);
-    if (!changed.empty() || run.task.targets.size() == 2) return changed;
+  std::vector<LinkKey> changed;
+  bool answered = false;
+  if (result.outcome == ProbeResult::Outcome::kMeasured && as_asked(run.task, result)) {
+    changed = measured(run.task, result, now_ms);
+    answered =
+        run.task.targets.size() == 2 ? test_line(run.task, result, now_ms) : !changed.empty();
   }
-  failed(run.task, result, now_ms);
-  return {};
+  if (!answered) failed(run.task, result, now_ms);
+  return changed;
 }
 
 // After a probe the lines that work shares rest. The time is the book's own: who is probed cannot
@@ -123,20 +135,9 @@ void LinkBook::rest(const Running& run, int64_t took_ms, int64_t now_ms) {
 std::vector<LinkKey> LinkBook::measured(const ProbeTask& task, const ProbeResult& result,
                                         int64_t now_ms) {
   std::vector<LinkKey> changed;
-  double alone = 0, together = 0;
-  size_t rates = 0;
-  std::set<std::string> told;
-  for (const ProbedLink& link : result.links) {
-    if (std::find(task.targets.begin(), task.targets.end(), link.target) == task.targets.end() ||
-        !told.insert(link.target).second) {
-      if (task.targets.size() == 2) failed(task, result, now_ms);
-      return {};  // nobody asked for that
-    }
-  }
   for (const ProbedLink& link : result.links) {
     const LinkKey way =
         task.receive ? LinkKey(link.target, task.prober) : LinkKey(task.prober, link.target);
-    const bool tested = is_rate(link.alone_bytes_s) && is_rate(link.together_bytes_s);
     LinkEntry& entry = records_[way];
     bool known = false;
     if (task.targets.size() == 1 || !link.trains.empty()) {
@@ -146,27 +147,29 @@ std::vector<LinkKey> LinkBook::measured(const ProbeTask& task, const ProbeResult
       entry.record.add_traffic({0, link.round_trip_s}, now_ms);
       known = !entry.record.empty();
     }
-    if (known) {
-      entry.fit = entry.record.fit();
-      trouble_.erase(way);
-      changed.push_back(way);
-    }
-    if (tested) {
-      ++rates;
-      alone += link.alone_bytes_s;
-      together += link.together_bytes_s;
-    }
-  }
-  if (task.targets.size() == 2 && rates == 2 && result.links.size() == 2) {
-    const LineKey line{task.prober, task.receive};
-    lines_[line] = {now_ms, together / alone, together};
-    line_trouble_.erase(line);
-  } else if (task.targets.size() == 2) {
-    failed(task, result, now_ms);
+    if (!known) continue;
+    entry.fit = entry.record.fit();
+    trouble_.erase(way);
+    changed.push_back(way);
   }
   std::erase_if(records_, [](const auto& e) { return e.second.record.empty(); });
   structure_.reset();
   return changed;
+}
+
+// False: it tells nothing of the line.
+bool LinkBook::test_line(const ProbeTask& task, const ProbeResult& result, int64_t now_ms) {
+  double alone = 0, together = 0;
+  for (const ProbedLink& link : result.links) {
+    if (!is_rate(link.alone_bytes_s) || !is_rate(link.together_bytes_s)) return false;
+    alone += link.alone_bytes_s;
+    together += link.together_bytes_s;
+  }
+  if (result.links.size() != 2) return false;
+  const LineKey line{task.prober, task.receive};
+  lines_[line] = {now_ms, together / alone, together};
+  line_trouble_.erase(line);
+  return true;
 }
 
 void LinkBook::failed(const ProbeTask& task, const ProbeResult& result, int64_t now_ms) {

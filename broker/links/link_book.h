@@ -72,6 +72,7 @@ class LinkBook {
     int64_t until_ms = 0;
   };
   std::vector<LinkKey> measured(const ProbeTask& task, const ProbeResult& result, int64_t now_ms);
+  bool test_line(const ProbeTask& task, const ProbeResult& result, int64_t now_ms);
   void failed(const ProbeTask& task, const ProbeResult& result, int64_t now_ms);
   // Ways that work was told of lately and that share a line at one end of this one, itself
   // included.

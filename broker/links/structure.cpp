@@ -120,21 +120,25 @@ void Structure::rate() {
 
 void Structure::judge(const std::map<LineKey, LineTest>& lines) {
   std::set<std::pair<size_t, bool>> free;
+  std::map<std::pair<size_t, bool>, double> open;  // tests that told neither
   for (const auto& [key, test] : lines) {
     const auto peer = find(key.peer);
     if (!peer) continue;
     const std::pair site(site_of_[*peer], key.down);
-    const double carries = std::max(test.together_bytes_s, (key.down ? down_ : up_)[*peer]);
-    if (test.free()) free.insert(site);
-    double& line = (test.shared() ? shared_lines_ : assumed_lines_)[site];
-    line = std::max(line, carries);
+    if (test.free()) {
+      free.insert(site);
+      continue;
+    }
+    double& line = (test.shared() ? shared_lines_ : open)[site];
+    line = std::max({line, test.together_bytes_s, (key.down ? down_ : up_)[*peer]});
   }
-  for (size_t site = 0; site < members_.size(); ++site) {
+  for (size_t at = 0; at < members_.size(); ++at) {
     for (const bool down : {false, true}) {
-      double& line = assumed_lines_[{site, down}];
-      for (const size_t i : members_[site]) line = std::max(line, (down ? down_ : up_)[i]);
-      const bool known = shared_lines_.contains({site, down}) || free.contains({site, down});
-      if (known || line == 0) assumed_lines_.erase({site, down});
+      const std::pair site(at, down);
+      if (shared_lines_.contains(site) || free.contains(site)) continue;
+      double line = open.contains(site) ? open[site] : 0;
+      for (const size_t i : members_[at]) line = std::max(line, (down ? down_ : up_)[i]);
+      if (line > 0) assumed_lines_[site] = line;
     }
   }
 }

@@ -281,7 +281,7 @@ Result<PlanReport> plan_job(const opdag::Graph& graph, const job::JobSpec& spec,
                             const std::vector<PlannerLink>& links, const PlannerOptions& options) {
   WEFT_TRY(PlanInputs in, make_inputs(graph, spec, most_promising(peers, options), links, options));
   if (in.peers.size() < peers.size()) {
-    in.notes.push_back(fmt::format("only the {} fastest of {} peers were looked at",
+    in.notes.push_back(fmt::format("only the {} fastest with room of {} peers were looked at",
                                    in.peers.size(), peers.size()));
   }
   WEFT_TRY_STATUS(check_asked(in.costs.cuts, spec.pipeline.stages, peers.size()));

@@ -58,7 +58,7 @@ struct PlannerOptions {
   double least_gain = 0.02;
   double memory_share = 0.9;          // of a peer's memory a stage may plan with
   double free_reserve = 0.05;         // of its memory, left of what is free
-  size_t most_peers = 512;            // of more, those with the most speed and memory are looked at
+  size_t most_peers = 512;            // of more, those with room and the most speed are looked at
   std::vector<PlannerAccess> access;  // lines that peers share (network.h)
   MeasuredWays measured;              // what links and access say counts more; empty: nothing
   Compression compression{};          // of what crosses from stage to stage; none has a codec yet

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kLeastTrips = 2, kMostTrips = 10;
 constexpr double kTripsShare = 0.05;  // of the time
 // Over long ways trains of a few MiB take round trips, not seconds.
-constexpr double kNearS = 8, kTripsOfTrains = 40, kFarTripS = 0.1;
+constexpr double kNearS = 8, kTripsOfTrains = 40;
 // Of the time, for each of two peers alone; the rest is for both at once.
 constexpr double kAloneShare = 0.35;
 constexpr double kMostTogetherS = 1, kLeastTogetherS = 0.01;
@@ -29,7 +29,8 @@ constexpr const char *kPath = "/api/v1/probe", *kTrainPath = "/api/v1/probe/trai
 
 double time_to_measure_s(double most_s, double round_trip_s, size_t targets) {
   const double each_s = std::max(kNearS, kTripsOfTrains * round_trip_s);
-  return std::min(most_s, targets == 2 && round_trip_s >= kFarTripS ? 2 * each_s : each_s);
+  const bool twice = targets == 2 && round_trip_s >= TrainSeries::kFarS;
+  return std::min(most_s, twice ? 2 * each_s : each_s);
 }
 
 // One connection to one peer.
@@ -144,20 +145,20 @@ ProbeFinding Prober::run() {
     if (status.ok()) status = line->round_trip();
   }
   if (status.ok()) {
-    status = measure(monotonic_seconds() + static_cast<double>(order_.max_ms) / 1e3);
+    status = measure(static_cast<double>(order_.max_ms) / 1e3);
   }
   for (const auto& line : lines_) line->leave();
   return finding(status);
 }
 
-Status Prober::measure(double until_s) {
-  const double start_s = monotonic_seconds(), most_s = until_s - start_s;
+Status Prober::measure(double most_s) {
+  const double start_s = monotonic_seconds();
   double farthest_s = 0;
   for (const auto& line : lines_) {
     WEFT_TRY_STATUS(line->measure_round_trips(kTripsShare * std::min(most_s, kNearS)));
     farthest_s = std::max(farthest_s, line->way.round_trip_s);
   }
-  until_s = start_s + time_to_measure_s(most_s, farthest_s, lines_.size());
+  const double until_s = start_s + time_to_measure_s(most_s, farthest_s, lines_.size());
   if (lines_.size() == 1) return measure_alone(0, until_s);
   const double left_s = until_s - monotonic_seconds();
   for (size_t i = 0; i < lines_.size(); ++i) {

@@ -59,7 +59,7 @@ class Prober {
 
  private:
   class Line;
-  Status measure(double until_s);
+  Status measure(double most_s);
   Status measure_alone(size_t line, double until_s);
   Status measure_together(double until_s);
   ProbeFinding finding(const Status& status) const;

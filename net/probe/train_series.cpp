@@ -17,7 +17,6 @@ constexpr size_t kKept = 4;
 // get its turn made one slow, so of at least so many the fastest two must agree.
 // Over a long round trip they are not: what keeps them apart is the window, and three tell that.
 constexpr size_t kLeastShort = 6, kLeastFar = 3;
-constexpr double kFarS = 0.1;
 constexpr double kWhole = 0.9;
 
 }  // namespace

@@ -22,6 +22,7 @@ class TrainSeries {
  public:
   static constexpr double kAgree = 0.1;
   static constexpr size_t kMaxTrains = 24;
+  static constexpr double kFarS = 0.1;  // round trips that set how long a train takes
 
   explicit TrainSeries(const TrainLimits& limits);
 

@@ -17,8 +17,9 @@ from cards_test import CARDS  # noqa: E402
 
 ON_CARD = bool(CARDS) and CARDS[0] != "cpu"
 needs_card = pytest.mark.skipif(not ON_CARD, reason="torch sees no card: scripts/gpu_check.sh runs this")
+PROGRAMS = [os.path.join(harness.BIN, name) for name in ("weft", "weftd", "weft-broker")]
 pytestmark = [
-    pytest.mark.skipif(not all(os.path.exists(os.path.join(harness.BIN, name)) for name in ("weft", "weftd", "weft-broker")),
+    pytest.mark.skipif(not all(map(os.path.exists, PROGRAMS)),
                        reason=f"weft, weftd and weft-broker are not in {harness.BIN}"),
     pytest.mark.skipif(not CARDS, reason="torch sees no card: scripts/gpu_check.sh runs these"),
 ]
@@ -40,8 +41,8 @@ def cluster(tmp_path_factory):
         running.start_peer("second", device=CARDS[-1])
         running.wait_idle(2)
         measured(running, "second")
-        harness.wait_for("ways of the two", lambda: all(
-            link["measured"] for link in running.weft_json("link", "list")["links"] or [{"measured": False}]), 120, 1)
+        harness.wait_for("both ways between the two", lambda: sum(
+            link["measured"] for link in running.weft_json("link", "list")["links"]) == 2, 120, 1)
         yield running
 
 

@@ -64,12 +64,14 @@ class Laboratory:
 
         def quiet():
             told = self.cluster.weft_json("link", "list")
-            learned.append((sorted((link["from"], link["to"]) for link in told["links"] if link["measured"]),
-                            sorted((line["peers"], line["up_assumed"], line["down_assumed"]) for line in told["lines"]),
-                            self.probing()))
-            same = next((i for i, old in enumerate(reversed(learned)) if old[:2] != learned[-1][:2]), len(learned))
-            return same >= 20 or (same >= 5 and not any(busy for *_, busy in learned[-5:]))
-        learned = []
+            known = (sorted((link["from"], link["to"]) for link in told["links"] if link["measured"]),
+                     sorted((line["peers"], line["up_assumed"], line["down_assumed"]) for line in told["lines"]))
+            if known != last["known"]:
+                last.update(known=known, looks=0, idle=0)
+            last["looks"] += 1
+            last["idle"] = 0 if self.probing() else last["idle"] + 1
+            return last["looks"] >= 20 or last["idle"] >= 5
+        last = {"known": None}
         harness.wait_for("measuring of devices", profiles, timeout_s, every_s=2)
         harness.wait_for("measuring of links", links, timeout_s, every_s=2)
         harness.wait_for("an end of measuring", quiet, timeout_s, every_s=3)

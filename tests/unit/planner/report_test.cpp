@@ -169,7 +169,7 @@ TEST(PlanReport, LooksAtTheFastestOfVeryManyPeers) {
   options.most_peers = 10;
   const auto report = plan_job(graph, chain_spec(4 * 64), peers, {}, options);
   ASSERT_TRUE(report.ok());
-  EXPECT_THAT(report->notes, Contains(HasSubstr("only the 10 fastest of 40 peers")));
+  EXPECT_THAT(report->notes, Contains(HasSubstr("only the 10 fastest with room of 40 peers")));
   EXPECT_EQ(report->plan.stages.size() + report->left_out.size(), 10u);
   EXPECT_THAT(report->plan.reason, HasSubstr("over 40 idle peers"));
 }
