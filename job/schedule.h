@@ -77,18 +77,20 @@ int32_t gap_for(double latency_s, double transfer_s, double compute_s);
 // Messages each edge may have in flight, per direction: enough that no stage ever waits for a
 // credit it would not also wait for with unlimited ones. credits[e] = {activation, gradient}.
 //
-// Derivation. The schedule is played with unlimited credits, every forward and backward taking one
-// unit, every message the same time. A credit is out from the send until the news of the receipt is
-// back, one latency after the receive action. The largest number out at once is what the schedule
-// can use; one more covers the message being written while the credit before it travels. At least
-// 2, never more than the edge has messages. Two plays: one with messages that take (g - 1) units,
-// the latency for which the gap rule chooses g, since T = 2 and g = 1 + 2 L / T; one with messages
-// that take longer than a stage computes in a step, for ways longer than the gap answers for (the
-// user's gap, or what memory allows): no more than the schedule lets a stage be ahead, of which
-// kUsefulCredits are given. Over a skip from stage 0 to stage 7 of 8, messages wait while the chain
-// catches up, which takes 8 where there is no latency at all. A play itself is a legal order of the
-// token game below with these credits, and since the game is confluent (an action that can run
-// stays able to run until it does), no timing of machines and links can deadlock it.
+// Derivation. A credit is out from the send until the news of the receipt is back, one latency
+// after the receive action. How many are out at once depends on how long ways and computations
+// take; but a sender that was told of the receipt, by whatever chain of messages, was told no
+// sooner than the credit came back, if ways take the same time. So a schedule can use no more
+// credits than the sends by which a stage is ahead of receipts it was told of: counted over the
+// order of its actions, this holds for all times at once. Of that kUsefulCredits are given, or, if
+// more are out in it, what one play with unlimited credits has out, every forward and backward
+// taking one unit and messages (g - 1), the latency for which the gap rule chooses g, since T = 2
+// and g = 1 + 2 L / T. One more covers the message being written while the credit before it
+// travels. At least 2, never more than the edge has messages. Over a skip from stage 0 to stage 7
+// of 8, messages wait while the chain catches up, which takes 8 where there is no latency at all.
+// The play itself is a legal order of the token game below with these credits, and since the game
+// is confluent (an action that can run stays able to run until it does), no timing of machines and
+// links can deadlock it.
 //
 // gap: the plan's, whatever the schedule: GPipe has none of its own, and where a step has fewer
 // micro-batches than the gap the schedule shows none.

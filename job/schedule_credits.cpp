@@ -1,4 +1,4 @@
-// The credits a schedule needs, from playing it.
+// The credits a schedule needs: from playing it, and from what its order of actions implies.
 #include <algorithm>
 
 #include "job/schedule.h"
@@ -8,6 +8,12 @@ namespace weft::job {
 namespace {
 
 using opdag::StageGraph;
+
+// One more than are out at once, of so many messages.
+int32_t credit_of(size_t most, size_t messages) {
+  const size_t wanted = std::max<size_t>(most + 1, 2);
+  return static_cast<int32_t>(std::clamp<size_t>(wanted, 1, std::max<size_t>(messages, 1)));
+}
 
 // Credits out at once, at most: sends so far less receipts whose news is back.
 int32_t credit_of(const MessageTimes& times, double delay) {
@@ -24,8 +30,7 @@ int32_t credit_of(const MessageTimes& times, double delay) {
     while (returned < i && back[returned] <= sent[i]) ++returned;
     most = std::max(most, i + 1 - returned);
   }
-  const size_t wanted = std::max<size_t>(most + 1, 2);
-  return static_cast<int32_t>(std::clamp<size_t>(wanted, 1, std::max<size_t>(sent.size(), 1)));
+  return credit_of(most, sent.size());
 }
 
 std::vector<EdgeCredits> played(const StageGraph& graph, const std::vector<StageActions>& schedule,
@@ -42,15 +47,106 @@ std::vector<EdgeCredits> played(const StageGraph& graph, const std::vector<Stage
   return credits;
 }
 
+// The credits with which no send waits where all ways take the same time, whatever that is, and
+// however long the stages compute: a send whose sender was told of a receipt, by whatever chain of
+// messages, goes out no earlier than that credit is back. Each stage has a vector clock (Mattern
+// 1989): of the sends and receipts of each other stage, how many it can know of.
+class Causality {
+ public:
+  Causality(const StageGraph& graph, const std::vector<StageActions>& schedule)
+      : graph_(graph), schedule_(schedule), channels_(2 * graph.edges.size()) {
+    size_t micro_batches = 1;
+    for (const StageActions& actions : schedule) {
+      for (const Action& action : actions) {
+        micro_batches = std::max(micro_batches, static_cast<size_t>(action.micro_batch) + 1);
+      }
+    }
+    for (Channel& channel : channels_) channel.told.assign(micro_batches, kNever);
+    clock_.assign(schedule.size(), Clock(schedule.size(), 0));
+  }
+
+  std::vector<EdgeCredits> run() {
+    std::vector<size_t> position(schedule_.size(), 0);
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t stage = 0; stage < schedule_.size(); ++stage) {
+        const StageActions& actions = schedule_[stage];
+        while (position[stage] < actions.size() && advance(stage, actions[position[stage]])) {
+          ++position[stage];
+          moved = true;
+        }
+      }
+    }
+    std::vector<EdgeCredits> credits;
+    for (size_t edge = 0; edge < graph_.edges.size(); ++edge) {
+      const Channel &there = channels_[2 * edge], &back = channels_[2 * edge + 1];
+      credits.push_back({credit_of(there.most, there.sends), credit_of(back.most, back.sends)});
+    }
+    return credits;
+  }
+
+ private:
+  using Clock = std::vector<uint32_t>;  // by stage
+  static constexpr size_t kNever = SIZE_MAX;
+  struct Channel {
+    std::vector<size_t> told;        // by micro-batch: which of the clocks on their way
+    std::vector<uint32_t> receipts;  // by the receiver's clock
+    size_t sends = 0, known = 0;     // known to the sender: so many receipts
+    size_t most = 0;                 // sends ahead of the known ones
+  };
+
+  // False: the message was not sent yet.
+  bool advance(size_t stage, const Action& action) {
+    if (action.edge < 0) return true;
+    const opdag::Edge& edge = graph_.edges[static_cast<size_t>(action.edge)];
+    const bool back =
+        action.kind == ActionKind::kSendGradient || action.kind == ActionKind::kRecvGradient;
+    Channel& channel = channels_[2 * static_cast<size_t>(action.edge) + (back ? 1 : 0)];
+    size_t& told = channel.told[static_cast<size_t>(action.micro_batch)];
+    Clock& clock = clock_[stage];
+    if (action.kind == ActionKind::kSendActivation || action.kind == ActionKind::kSendGradient) {
+      const uint32_t there = clock[static_cast<size_t>(back ? edge.from : edge.to)];
+      while (channel.known < channel.receipts.size() && channel.receipts[channel.known] < there) {
+        ++channel.known;
+      }
+      channel.most = std::max(channel.most, ++channel.sends - channel.known);
+      told = send(clock);
+    } else {
+      if (told == kNever) return false;
+      channel.receipts.push_back(clock[stage]);
+      for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], sent_[told][i]);
+      free_.push_back(told);
+    }
+    ++clock[stage];
+    return true;
+  }
+
+  size_t send(const Clock& clock) {
+    if (free_.empty()) {
+      sent_.push_back(clock);
+      return sent_.size() - 1;
+    }
+    const size_t place = free_.back();
+    free_.pop_back();
+    sent_[place] = clock;
+    return place;
+  }
+
+  const StageGraph& graph_;
+  const std::vector<StageActions>& schedule_;
+  std::vector<Channel> channels_;  // of each edge activations, then gradients
+  std::vector<Clock> clock_;       // by stage
+  std::vector<Clock> sent_;        // with messages on their way
+  std::vector<size_t> free_;       // of these
+};
+
 }  // namespace
 
 std::vector<EdgeCredits> credits_for(const StageGraph& graph,
                                      const std::vector<StageActions>& schedule, int32_t gap) {
   WEFT_CHECK(gap >= 1);
-  size_t longest = 0;  // no stage computes for so long in a step
-  for (const StageActions& actions : schedule) longest = std::max(longest, actions.size());
   std::vector<EdgeCredits> credits = played(graph, schedule, gap - 1);
-  const std::vector<EdgeCredits> most = played(graph, schedule, static_cast<double>(longest));
+  const std::vector<EdgeCredits> most = Causality(graph, schedule).run();
   for (size_t i = 0; i < credits.size(); ++i) {
     EdgeCredits& own = credits[i];
     own.activation = std::max(own.activation, std::min(most[i].activation, kUsefulCredits));
