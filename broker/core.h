@@ -90,7 +90,7 @@ class Core {
   net::BlobStore& blobs() { return blobs_; }
   Probe& probe() { return probe_; }
   const CoreOptions& options() const { return options_; }
-  const LinkBook& links() const { return links_.book(); }
+  const LinkBook& links() { return links_.book(state_); }
   bool store_healthy() const { return store_healthy_; }
   size_t blobs_at(const std::string& peer) const;
   // Unix time that never goes back.
@@ -101,7 +101,7 @@ class Core {
   Result<job::Plan> plan(const Job& job, const std::vector<const Peer*>& idle);
   Result<job::Plan> plan_over(const opdag::Graph& graph, const job::JobSpec& spec,
                               const std::vector<const Peer*>& idle);
-  PlannerOptions planner_options() const;
+  PlannerOptions planner_options();
   Result<Replanned> replan(const Job& job, const std::vector<const Peer*>& peers, double unproven);
   double bytes_to_fetch(const Job& job, const LoadedJob& known, const job::Plan& plan,
                         int32_t stage) const;

@@ -36,10 +36,12 @@ Result<job::Plan> Core::plan(const Job& job, const std::vector<const Peer*>& idl
   return plan_over(known->graphs.graph, spec_to_plan(known->submission.spec, job), idle);
 }
 
-PlannerOptions Core::planner_options() const {
+PlannerOptions Core::planner_options() {
   PlannerOptions options;
   options.memory_share = options_.memory_share;
-  options.measured = [this](const std::vector<std::string>& ids) { return links_.ways(ids); };
+  options.measured = [this](const std::vector<std::string>& ids) {
+    return links().view(ids).planner_ways();
+  };
   return options;
 }
 

@@ -35,15 +35,14 @@ class LinkKeeper {
   // What real work says of some ways. An error is the store's.
   Status add_traffic(const State& state, const std::vector<CarriedWay>& ways, int64_t now_ms);
 
-  // For the planner.
-  PlannerWays ways(const std::vector<std::string>& ids) const {
-    return book_.view(ids).planner_ways();
+  // The book with every peer of the state as it is now, also one that said hello a moment ago.
+  const LinkBook& book(const State& state) {
+    follow(state);
+    return book_;
   }
   bool awaited(const std::vector<const Peer*>& peers) const;
   // A plan sends that way: it is measured itself, as soon as both are idle.
   void depend_on(const std::vector<LinkKey>& ways) { book_.depend_on(ways); }
-
-  const LinkBook& book() const { return book_; }
 
  private:
   void follow(const State& state);

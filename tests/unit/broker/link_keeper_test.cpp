@@ -35,6 +35,17 @@ TEST(LinkKeeper, IdlePeersMeasureEachOther) {
   EXPECT_THAT(metrics, HasSubstr("weft_probes_sent_total"));
 }
 
+// Lists and plans know whoever the state does: not from the next look at the peers on.
+TEST(LinkKeeper, WhoSaidHelloAMomentAgoCounts) {
+  SyntheticNetwork network(1);
+  network.add_site({}, 3, true);
+  LinkWorld world(network);
+  world.core().tick();
+  EXPECT_EQ(world.core().links().view(world.ids()).links.size(), 0u);
+  world.beat();
+  EXPECT_EQ(world.core().links().view(world.ids()).links.size(), 6u);
+}
+
 TEST(LinkKeeper, SwitchedOffItAsksForNothing) {
   SyntheticNetwork network(1);
   network.add_site({}, 3);
