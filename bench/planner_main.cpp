@@ -259,11 +259,67 @@ void time_solutions(uint64_t seed) {
   }
 }
 
+// Pipelines of "auto" may be played under 1F1B or ZB-H1: the best step by either of the layouts
+// that a search under one of them finds, or two searches of half the work, one under each.
+void compare_auto(uint64_t seed, int32_t peers, int count) {
+  using job::PipelineSchedule;
+  const std::vector<std::pair<const char*, std::vector<PipelineSchedule>>> rules = {
+      {"1F1B", {PipelineSchedule::k1F1B}},
+      {"ZB-H1", {PipelineSchedule::kZbH1}},
+      {"both, half each", {PipelineSchedule::k1F1B, PipelineSchedule::kZbH1}}};
+  std::vector<double> lost(rules.size()), worst(rules.size()), seconds(rules.size());
+  for (int i = 0; i < count; ++i) {
+    broker::testing::ProblemShape shape;
+    shape.peers = peers;
+    shape.units = 100;
+    shape.micro_batches = i % 2 == 0 ? 16 : 64;
+    shape.tight_memory = i % 3 == 0;
+    shape.access = i % 4 == 1;
+    const Problem problem = broker::testing::random_problem(
+        derive_seed({seed, static_cast<uint64_t>(peers), static_cast<uint64_t>(i)}), shape);
+    const auto under = [&](PipelineSchedule kind) {
+      Problem other = problem;
+      other.schedule.kind = kind;
+      return other;
+    };
+    std::vector<double> step(rules.size(), std::numeric_limits<double>::infinity());
+    for (size_t rule = 0; rule < rules.size(); ++rule) {
+      const auto begin = std::chrono::steady_clock::now();
+      broker::SearchOptions options;
+      options.operations /= static_cast<double>(rules[rule].second.size());
+      for (const PipelineSchedule kind : rules[rule].second) {
+        for (const Scored& found : broker::search(under(kind), options).layouts) {
+          for (const auto played : {PipelineSchedule::k1F1B, PipelineSchedule::kZbH1}) {
+            step[rule] = std::min(step[rule], judged(under(played), found.layout));
+          }
+        }
+      }
+      const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
+      seconds[rule] += wall.count() / count;
+    }
+    const double best = *std::min_element(step.begin(), step.end());
+    for (size_t rule = 0; rule < rules.size(); ++rule) {
+      const double ratio = step[rule] / best;
+      lost[rule] += ratio / count;
+      worst[rule] = std::max(worst[rule], ratio);
+    }
+  }
+  for (size_t rule = 0; rule < rules.size(); ++rule) {
+    fmt::print(
+        "{{\"kind\":\"auto\",\"peers\":{},\"searched_under\":\"{}\",\"problems\":{},"
+        "\"mean_ratio\":{:.4f},\"worst_ratio\":{:.4f},\"seconds\":{:.3f}}}\n",
+        peers, rules[rule].first, count, lost[rule], worst[rule], seconds[rule]);
+  }
+  std::fflush(stdout);
+}
+
 int run(const std::string& what, const std::string& path, size_t each, uint64_t seed) {
   if (what == "time") {
     time_solutions(seed);
   } else if (what == "optimum") {
     for (const bool compress : {false, true}) compare_with_everything(seed, 20, compress);
+  } else if (what == "auto") {
+    for (const int32_t peers : {8, 16, 32, 64, 128, 512}) compare_auto(seed, peers, 24);
   } else if (what == "sites" || what == "network") {
     for (const int32_t micro_batches : {32, 128}) {
       Result<Problem> problem = what == "sites" ? Result<Problem>(six_sites(seed, micro_batches))
@@ -290,7 +346,7 @@ int main(int argc, char** argv) {
   const size_t each = argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 1;
   const int code = weft::bench::run(what, path, each, seed);
   if (code == 2) {
-    fmt::print(stderr, "bench-planner time|optimum|sites|network SEED [FILE [PEERS_EACH]]\n");
+    fmt::print(stderr, "bench-planner time|optimum|auto|sites|network SEED [FILE [PEERS_EACH]]\n");
   }
   return code;
 }

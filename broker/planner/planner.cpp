@@ -77,16 +77,18 @@ std::vector<PlannerPeer> most_promising(std::vector<PlannerPeer> peers,
   return peers;
 }
 
+bool any_timed(const PlanInputs& in) {
+  return std::any_of(in.speed_known.begin(), in.speed_known.end(), [](bool k) { return k; });
+}
+
 Problem problem_of(const PlanInputs& in, const GraphChain& chain, double memory_share) {
   Problem problem = chain.problem;
   problem.network = in.network;
   problem.schedule = in.schedule;
   problem.stages = in.spec.pipeline.stages;
   problem.most_stages = std::max(in.options.max_auto_stages, problem.stages);
-  const bool timed =
-      std::any_of(in.speed_known.begin(), in.speed_known.end(), [](bool k) { return k; });
   problem.recompute = in.spec.pipeline.recompute;
-  problem.gap = in.spec.pipeline.gap > 0 ? in.spec.pipeline.gap : timed ? 0 : 1;
+  problem.gap = in.spec.pipeline.gap > 0 ? in.spec.pipeline.gap : any_timed(in) ? 0 : 1;
   problem.agrees = in.spec.train.stages_agree();
   problem.compressor = in.compressor;
   for (const double step_s : in.store_s) {
@@ -175,8 +177,10 @@ struct Candidates {
   bool fits = false;  // by the chain's memory some layout does
 };
 
-Candidates candidates_of(const PlanInputs& in, const GraphChain& chain, double memory_share) {
+Candidates candidates_of(const PlanInputs& in, const GraphChain& chain, double memory_share,
+                         double effort_share) {
   SearchOptions effort;
+  effort.operations *= effort_share;
   // Where nothing was measured, few orders of peers differ.
   if (!in.network.measured()) effort.operations /= 10;
   Found found = search(problem_of(in, chain, memory_share), effort);
@@ -204,10 +208,11 @@ Candidates candidates_of(const PlanInputs& in, const GraphChain& chain, double m
 
 // The chain's memory is the graph's but for values that follow their users over a cut; where that
 // makes every plan too big, search with less.
-Result<Candidates> find_candidates(const PlanInputs& in, const GraphChain& chain) {
+Result<Candidates> find_candidates(const PlanInputs& in, const GraphChain& chain,
+                                   double effort_share = 1) {
   Candidates candidates;
   for (const double share : {1.0, 0.95, 0.85, 0.7}) {
-    candidates = candidates_of(in, chain, share);
+    candidates = candidates_of(in, chain, share, effort_share);
     WEFT_TRY_STATUS(in.compressor.status());
     if (!candidates.plans.empty() || !candidates.fits) break;
   }
@@ -223,34 +228,54 @@ Realised choose(const Candidates& candidates, double least_gain) {
   return chosen;
 }
 
-// The plans that were found for 1F1B under ZB-H1.
-std::vector<Realised> under_zero_bubble(const PlanInputs& in, const std::vector<Realised>& plans) {
-  std::vector<Realised> result;
-  for (const Realised& plan : plans) {
-    if (!plan.timed || plan.peers.size() < 2) continue;
-    Realised other = plan;
-    if (settle_memory(in, other)) result.push_back(std::move(other));
+// Adds plans that were found for another schedule.
+void add_played(const PlanInputs& in, const std::vector<Realised>& others, Candidates& candidates) {
+  for (const Realised& other : others) {
+    Realised plan = other;
+    if (settle_memory(in, plan)) candidates.plans.push_back(std::move(plan));
   }
+}
+
+// Of one schedule, and for "auto" of ZB-H1, too.
+struct Searched {
+  Candidates plain;
+  std::optional<Candidates> split;
+};
+
+// The same layout need not be best under both schedules. So each is searched, and each plays what
+// was found for the other; of many peers, whose plans take long, with half the effort. Of very many
+// one search has to do, under ZB-H1: its layouts are the better ones under either (bench/planner
+// --only auto). Where they need too much memory it is 1F1B's.
+Result<Searched> search_both(const PlanInputs& in, const PlanInputs& split,
+                             const GraphChain& chain) {
+  constexpr size_t kFew = 12, kMany = 64;
+  const size_t peers = in.peers.size();
+  const double effort = peers > kFew && peers <= kMany ? 0.5 : 1;
+  Searched result;
+  WEFT_TRY(Candidates zero, find_candidates(split, chain, effort));
+  if (peers <= kMany) {
+    WEFT_TRY(result.plain, find_candidates(in, chain, effort));
+  } else {
+    result.plain.sites = zero.sites;
+    for (const auto place : {&Candidates::single_peer, &Candidates::single_site}) {
+      std::optional<Realised> plan = zero.*place;
+      if (plan && settle_memory(in, *plan)) result.plain.*place = std::move(plan);
+    }
+  }
+  const std::vector<Realised> found = result.plain.plans;
+  add_played(in, zero.plans, result.plain);
+  add_played(split, found, zero);
+  if (result.plain.plans.empty() && peers > kMany) {
+    WEFT_TRY(result.plain, find_candidates(in, chain));
+  }
+  if (!zero.plans.empty()) result.split = std::move(zero);
   return result;
 }
 
-// Of "auto": the same under ZB-H1, which fills idle time with gradients of weights at the same
-// memory, so that other layouts may be best; of many peers, whose plans take long, the layouts
-// found for 1F1B. It is taken where it gains the least worth having, or where one of its single
-// sites is better than what was chosen.
-Status try_zero_bubble(PlanInputs& in, const GraphChain& chain, double least_gain,
-                       Candidates& candidates, Realised& chosen) {
-  constexpr size_t kMany = 12;
-  PlanInputs split = in;
-  split.schedule.kind = job::PipelineSchedule::kZbH1;
-  Candidates others;
-  if (in.peers.size() <= kMany) {
-    WEFT_TRY(others, find_candidates(split, chain));
-  }
-  for (Realised& plan : under_zero_bubble(split, candidates.plans)) {
-    others.plans.push_back(std::move(plan));
-  }
-  if (others.plans.empty()) return {};
+// ZB-H1 fills idle time with gradients of weights at the same memory. It is taken where it gains
+// the least worth having, or where one of its single sites is better than what was chosen.
+void try_zero_bubble(PlanInputs& in, const PlanInputs& split, const Candidates& others,
+                     double least_gain, Candidates& candidates, Realised& chosen) {
   Realised best = choose(others, least_gain);
   const std::optional<Realised>& site = others.single_site;
   const bool better =
@@ -258,10 +283,9 @@ Status try_zero_bubble(PlanInputs& in, const GraphChain& chain, double least_gai
   if (site && (!candidates.single_site || site->pace_s < candidates.single_site->pace_s)) {
     candidates.single_site = site;
   }
-  if (!better) return {};
+  if (!better) return;
   in.schedule = split.schedule;
   chosen = std::move(best);
-  return {};
 }
 
 std::string how_text(int32_t asked, size_t stages, size_t peers, double least_gain) {
@@ -286,11 +310,19 @@ Result<PlanReport> plan_job(const opdag::Graph& graph, const job::JobSpec& spec,
   }
   WEFT_TRY_STATUS(check_asked(in.costs.cuts, spec.pipeline.stages, peers.size()));
   const GraphChain chain = chain_of(graph, in.costs, spec.train, in.peers);
-  WEFT_TRY(Candidates candidates, find_candidates(in, chain));
+  PlanInputs split = in;
+  split.schedule.kind = job::PipelineSchedule::kZbH1;
+  Searched searched;
+  if (spec.pipeline.schedule == job::PipelineSchedule::kAuto && peers.size() > 1 && any_timed(in)) {
+    WEFT_TRY(searched, search_both(in, split, chain));
+  } else {
+    WEFT_TRY(searched.plain, find_candidates(in, chain));
+  }
+  Candidates& candidates = searched.plain;
   if (candidates.plans.empty()) return no_room(in, chain);
   Realised chosen = choose(candidates, options.least_gain);
-  if (spec.pipeline.schedule == job::PipelineSchedule::kAuto && chosen.timed && peers.size() > 1) {
-    WEFT_TRY_STATUS(try_zero_bubble(in, chain, options.least_gain, candidates, chosen));
+  if (searched.split && chosen.timed) {
+    try_zero_bubble(in, split, *searched.split, options.least_gain, candidates, chosen);
   }
   WEFT_TRY_STATUS(check_schedule(in, chosen));
   Explained facts;

@@ -330,5 +330,66 @@ TEST(PlanAuto, IsAsGoodAsTheSchedulesAndSitesItMayChoose) {
   EXPECT_GT(zero_bubble, 12 + 3) << "beside those asked for";
 }
 
+// Of more than 64 peers it is one search, so it is no worse than what was searched there.
+TEST(PlanAuto, OverManyPeersIsAsGoodAsTheSchedulesItMayChoose) {
+  const PlannerOptions options;
+  const double slack = 1 / (1 - options.least_gain) + 1e-9;
+  const opdag::Graph graph = chain_graph(24, 32, 64);
+  job::JobSpec spec = chain_spec(32 * 16);
+  for (const int count : {16, 64, 65}) {
+    Rng rng(static_cast<uint64_t>(count));
+    std::vector<PlannerPeer> peers;
+    for (int i = 0; i < count; ++i) {
+      peers.push_back({"p" + std::to_string(i), 1, 400000 + rng.below(1000000),
+                       1e-3 * std::exp(2 * rng.uniform())});
+    }
+    std::vector<PlannerLink> links;
+    for (int i = 0; i < count; ++i) {
+      for (int j = 0; j < count; ++j) {
+        if (i == j) continue;
+        const bool near = i % 5 == j % 5;
+        links.push_back(
+            {peers[size_t(i)].id, peers[size_t(j)].id, near ? 0.1 : 20.0, near ? 1000.0 : 50.0});
+      }
+    }
+    const auto step_s = [&](job::PipelineSchedule schedule) {
+      spec.pipeline.schedule = schedule;
+      const auto report = plan_job(graph, spec, peers, links, options);
+      EXPECT_TRUE(report.ok()) << report.error().text();
+      return report->prediction.step_s;
+    };
+    const double chosen = step_s(job::PipelineSchedule::kAuto);
+    const double half = count <= 64 ? 1.02 : 1;  // half the effort for each may find less
+    EXPECT_LE(chosen, half * slack * step_s(job::PipelineSchedule::kZbH1)) << count;
+    EXPECT_LE(chosen, 1.02 * slack * step_s(job::PipelineSchedule::k1F1B)) << count;
+  }
+}
+
+// ZB-H1 keeps more in stages near the loss.
+TEST(PlanAuto, OverManyPeersIs1F1BWhereNothingElseFits) {
+  const opdag::Graph graph = chain_graph(8, 256, 16);
+  job::JobSpec spec = chain_spec(256 * 16);
+  spec.pipeline.stages = 4;
+  spec.pipeline.recompute = job::Recompute::kNever;
+  const auto plan_of = [&](uint64_t largest, uint64_t others, job::PipelineSchedule schedule) {
+    std::vector<PlannerPeer> peers;
+    for (int i = 0; i < 70; ++i) {
+      peers.push_back({"p" + std::to_string(i), 1, i == 0 ? largest : others, 100});
+    }
+    spec.pipeline.schedule = schedule;
+    return plan_job(graph, spec, peers, {});
+  };
+  using enum job::PipelineSchedule;
+  for (uint64_t others = 1 << 16; others < 1 << 26; others += others / 8) {
+    const uint64_t largest = 2 * others;
+    if (!plan_of(largest, others, k1F1B).ok() || plan_of(largest, others, kZbH1).ok()) continue;
+    const auto report = plan_of(largest, others, kAuto);
+    ASSERT_TRUE(report.ok()) << report.error().text();
+    EXPECT_EQ(report->plan.schedule, k1F1B);
+    return;
+  }
+  FAIL() << "no memory suits 1F1B only";
+}
+
 }  // namespace
 }  // namespace weft::broker
