@@ -50,11 +50,11 @@ std::optional<double> Shortfall::note(double value, int64_t now_ms) {
   if (reports_ == 0 || now_ms - last_ms_ > kGapMs) {
     reports_ = 0;
     since_ms_ = now_ms;
-    best_ = value;
+    best_ = 0;
   }
   ++reports_;
   last_ms_ = now_ms;
-  best_ = std::max(best_, value);
+  if (now_ms - since_ms_ >= memory_ms_) best_ = std::max(best_, value);
   if (reports_ < kReports || now_ms - since_ms_ < kLastsMs) return std::nullopt;
   end();
   return best_;

@@ -25,12 +25,15 @@ class Shortfall {
  public:
   static constexpr int64_t kLastsMs = 2 * 60000, kGapMs = 10 * 60000;
   static constexpr int kReports = 8;
-  // value: the more the better. The best of all since it began, once it has lasted, in so many
-  // reports with no gap; then it begins anew.
+  // memory_ms: reports tell of so long before them, so the first ones of what was before, too.
+  explicit Shortfall(int64_t memory_ms) : memory_ms_(memory_ms) {}
+  // value: the more the better. Once it has lasted, in so many reports with no gap: the best of
+  // those that tell of nothing before it; then it begins anew.
   std::optional<double> note(double value, int64_t now_ms);
   void end() { reports_ = 0; }
 
  private:
+  int64_t memory_ms_;
   int reports_ = 0;
   int64_t since_ms_ = 0, last_ms_ = 0;
   double best_ = 0;
@@ -91,7 +94,10 @@ class LinkRecord {
   int64_t probed_ms_ = -1;
   double carried_bytes_s_ = 0;  // by real work
   int64_t carried_ms_ = 0;
-  Shortfall slower_, longer_;  // not kept over a restart: it begins anew
+  // Not kept over a restart: they begin anew. A round trip is the shortest of late, which what was
+  // before keeps from being longer; a rate may be of a message that saw both (run_meter.h).
+  static constexpr int64_t kRateOfMs = 60000;
+  Shortfall slower_{kRateOfMs}, longer_{0};
 };
 
 }  // namespace weft::broker

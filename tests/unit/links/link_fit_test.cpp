@@ -102,7 +102,7 @@ TEST(LinkRecord, WhatWorkFallsBehindByForLongIsWhatTheWayHasBecome) {
     const auto told = [&](double bytes_s, int reports) {
       bool news = false;
       for (int i = 0; i < reports; ++i) {
-        news = record.add_traffic({bytes_s * (i == 1 ? 1 : 0.9), 0.020}, now += 20000) || news;
+        news = record.add_traffic({bytes_s * (i == 4 ? 1 : 0.9), 0.020}, now += 20000) || news;
       }
       return news;
     };
@@ -115,6 +115,21 @@ TEST(LinkRecord, WhatWorkFallsBehindByForLongIsWhatTheWayHasBecome) {
     EXPECT_LT(record.probed_ms(), 0) << "to be probed again";
     EXPECT_TRUE(told(4e6, 1)) << "better counts at once";
     EXPECT_NEAR(record.fit()->seconds_per_byte * (0.9 * 4e6), 1, 1e-9);
+  }
+}
+
+// Rates are told of a minute, and a message may have been under way when the way changed.
+TEST(LinkRecord, WhatWasUnderWayWhenAWayChangedIsNotWhatItHasBecome) {
+  for (const double mixed : {0.65, 0.5, 0.42}) {
+    LinkRecord record;
+    ASSERT_TRUE(record.add(probed(0.020, 5e6), 0));
+    int64_t now = 0;
+    for (int report = 0; record.probed_ms() >= 0; ++report) {
+      ASSERT_LT(now, 4 * 60000) << "it is told within so long";
+      now += 10000;
+      record.add_traffic({5e6 * (report < 6 ? mixed : 0.3), 0.020}, now);
+    }
+    EXPECT_NEAR(record.fit()->seconds_per_byte * 0.3 * 5e6, 1, 1e-9) << mixed;
   }
 }
 
