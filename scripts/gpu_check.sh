@@ -119,8 +119,12 @@ run_tests() {
     tests/integration/worker_test.py -k "one_stage_learns or resume_with or lost_daemon" || failed=1
   # Two workers on one card, and on two where there are two; a broker and daemons where they were carried.
   [ -d "$carry/programs" ] && cp "$carry"/programs/* "$build/bin/"
-  LD_LIBRARY_PATH=$carry/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} WEFT_BIN_DIR=$build/bin WEFT_SOURCE_DIR=$root \
-    "$python" -m pytest -q -rsP tests/gpu || failed=1
+  # File by file, so that a run that is cut off has told of those before.
+  local file
+  for file in tests/gpu/*_test.py; do
+    LD_LIBRARY_PATH=$carry/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} WEFT_BIN_DIR=$build/bin WEFT_SOURCE_DIR=$root \
+      "$python" -m pytest -q -rsP "$file" || failed=1
+  done
   return $failed
 }
 

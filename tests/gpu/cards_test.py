@@ -6,6 +6,7 @@ WEFT_TEST_CARDS names devices instead of the cards torch sees: cpu,cpu runs the 
 """
 import os
 import pathlib
+import statistics
 import sys
 
 import pytest
@@ -46,6 +47,15 @@ def alone(folder, model, data):
             for precision in PRECISIONS}
 
 
+def busy_seconds(steps):
+    """The median of the second half's compute; no step computes longer than it and its neighbour took."""
+    told = [(e["compute_s"], e["seconds"]) for e in steps]
+    half = len(told) // 2
+    for at in range(half, len(told)):
+        assert 0 <= told[at][0] < 1.1 * (told[at - 1][1] + told[at][1]), (at, told)
+    return statistics.median(compute for compute, _ in told[half:])
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("place", PLACES)
 def test_workers_equal_one(folder, model, data, alone, place, precision):
@@ -62,14 +72,12 @@ def test_workers_equal_one(folder, model, data, alone, place, precision):
     assert losses == pytest.approx(expected, rel=tolerance)
     assert cut.evals() == pytest.approx(alone[precision].evals(), rel=tolerance)
     assert losses[-1] < losses[0] - 0.3
-    # What a card was busy for is told a step late, and less than the steps took in all.
-    for worker in cut.workers + alone[precision].workers:
-        told = [(e["compute_s"], e["seconds"]) for e in worker.all_of("step")]
-        assert all(compute >= 0 for compute, _ in told)
-        half, late = len(told) // 2, int(CARDS[0] != "cpu")
-        computed = sum(compute for compute, _ in told[half:])
-        took = sum(seconds for _, seconds in told[half - late:len(told) - late])
-        assert 0.02 * took < computed < 1.1 * took, (computed, took, told)
+    # What a card was busy for is told up to a step late, and less than the steps took. Beside each other
+    # the stages do what one worker does alone; two processes take turns on a card.
+    busy = [busy_seconds(w.all_of("step")) for w in cut.workers]
+    busy_alone = busy_seconds(alone[precision].workers[0].all_of("step"))
+    print(f"busy a step: {busy}, alone {busy_alone}")
+    assert 0.25 * busy_alone < sum(busy) < 4 * len(busy) * busy_alone
     steps = [[(e["loss_scale"], e["skipped_steps"]) for e in w.all_of("step")]
              for w in cut.workers + alone[precision].workers]
     assert all(other == steps[0] for other in steps), "the stages scale alike"
