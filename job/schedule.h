@@ -75,7 +75,8 @@ std::vector<int32_t> depth_to_loss(const opdag::StageGraph& graph);
 int32_t gap_for(double latency_s, double transfer_s, double compute_s);
 
 // Messages each edge may have in flight, per direction: enough that no stage ever waits for a
-// credit it would not also wait for with unlimited ones. credits[e] = {activation, gradient}.
+// credit it would not also wait for with unlimited ones, where ways take the same time and
+// kUsefulCredits are enough. credits[e] = {activation, gradient}.
 //
 // Derivation. A credit is out from the send until the news of the receipt is back, one latency
 // after the receive action. How many are out at once depends on how long ways and computations

@@ -1,5 +1,6 @@
 // The credits a schedule needs: from playing it, and from what its order of actions implies.
 #include <algorithm>
+#include <utility>
 
 #include "job/schedule.h"
 #include "job/schedule_sim.h"
@@ -50,29 +51,31 @@ std::vector<EdgeCredits> played(const StageGraph& graph, const std::vector<Stage
 // The credits with which no send waits where all ways take the same time, whatever that is, and
 // however long the stages compute: a send whose sender was told of a receipt, by whatever chain of
 // messages, goes out no earlier than that credit is back. Each stage has a vector clock (Mattern
-// 1989): of the sends and receipts of each other stage, how many it can know of.
+// 1989) of the receipts of each stage that it can know of; a message takes it along.
 class Causality {
  public:
   Causality(const StageGraph& graph, const std::vector<StageActions>& schedule)
-      : graph_(graph), schedule_(schedule), channels_(2 * graph.edges.size()) {
+      : graph_(graph),
+        schedule_(schedule),
+        channels_(2 * graph.edges.size()),
+        stages_(schedule.size()) {
     size_t micro_batches = 1;
     for (const StageActions& actions : schedule) {
       for (const Action& action : actions) {
         micro_batches = std::max(micro_batches, static_cast<size_t>(action.micro_batch) + 1);
       }
     }
-    for (Channel& channel : channels_) channel.told.assign(micro_batches, kNever);
-    clock_.assign(schedule.size(), Clock(schedule.size(), 0));
+    for (Channel& channel : channels_) channel.told.assign(micro_batches, kNone);
+    for (Stage& stage : stages_) stage.clock.assign(schedule.size(), 0);
   }
 
   std::vector<EdgeCredits> run() {
-    std::vector<size_t> position(schedule_.size(), 0);
     for (bool moved = true; moved;) {
       moved = false;
-      for (size_t stage = 0; stage < schedule_.size(); ++stage) {
-        const StageActions& actions = schedule_[stage];
-        while (position[stage] < actions.size() && advance(stage, actions[position[stage]])) {
-          ++position[stage];
+      for (size_t at = 0; at < stages_.size(); ++at) {
+        size_t& position = stages_[at].position;
+        while (position < schedule_[at].size() && advance(at, schedule_[at][position])) {
+          ++position;
           moved = true;
         }
       }
@@ -87,57 +90,76 @@ class Causality {
 
  private:
   using Clock = std::vector<uint32_t>;  // by stage
-  static constexpr size_t kNever = SIZE_MAX;
+  static constexpr size_t kNone = SIZE_MAX;
   struct Channel {
-    std::vector<size_t> told;        // by micro-batch: which of the clocks on their way
+    std::vector<size_t> told;        // by micro-batch: the copy on its way
     std::vector<uint32_t> receipts;  // by the receiver's clock
     size_t sends = 0, known = 0;     // known to the sender: so many receipts
     size_t most = 0;                 // sends ahead of the known ones
   };
+  struct Stage {
+    Clock clock;
+    size_t position = 0;  // in its actions
+    size_t copy = kNone;  // of the clock as it is
+  };
+  // All that a stage sends between two receipts takes the same.
+  struct Copy {
+    Clock clock;
+    size_t users = 0;  // messages on their way, and the stage whose clock it is
+  };
 
   // False: the message was not sent yet.
-  bool advance(size_t stage, const Action& action) {
+  bool advance(size_t at, const Action& action) {
     if (action.edge < 0) return true;
     const opdag::Edge& edge = graph_.edges[static_cast<size_t>(action.edge)];
     const bool back =
         action.kind == ActionKind::kSendGradient || action.kind == ActionKind::kRecvGradient;
     Channel& channel = channels_[2 * static_cast<size_t>(action.edge) + (back ? 1 : 0)];
     size_t& told = channel.told[static_cast<size_t>(action.micro_batch)];
-    Clock& clock = clock_[stage];
     if (action.kind == ActionKind::kSendActivation || action.kind == ActionKind::kSendGradient) {
-      const uint32_t there = clock[static_cast<size_t>(back ? edge.from : edge.to)];
+      const uint32_t there = stages_[at].clock[static_cast<size_t>(back ? edge.from : edge.to)];
       while (channel.known < channel.receipts.size() && channel.receipts[channel.known] < there) {
         ++channel.known;
       }
       channel.most = std::max(channel.most, ++channel.sends - channel.known);
-      told = send(clock);
-    } else {
-      if (told == kNever) return false;
-      channel.receipts.push_back(clock[stage]);
-      for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], sent_[told][i]);
-      free_.push_back(told);
+      told = copy_of(stages_[at]);
+      return true;
     }
-    ++clock[stage];
+    if (told == kNone) return false;
+    Clock& clock = stages_[at].clock;
+    channel.receipts.push_back(clock[at]);
+    const Clock& sender = copies_[told].clock;
+    for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], sender[i]);
+    ++clock[at];
+    release(told);
+    if (stages_[at].copy != kNone) release(std::exchange(stages_[at].copy, kNone));
     return true;
   }
 
-  size_t send(const Clock& clock) {
-    if (free_.empty()) {
-      sent_.push_back(clock);
-      return sent_.size() - 1;
+  size_t copy_of(Stage& stage) {
+    if (stage.copy == kNone) {
+      if (free_.empty()) {
+        free_.push_back(copies_.size());
+        copies_.emplace_back();
+      }
+      stage.copy = free_.back();
+      free_.pop_back();
+      copies_[stage.copy] = {stage.clock, 1};
     }
-    const size_t place = free_.back();
-    free_.pop_back();
-    sent_[place] = clock;
-    return place;
+    ++copies_[stage.copy].users;
+    return stage.copy;
+  }
+
+  void release(size_t copy) {
+    if (--copies_[copy].users == 0) free_.push_back(copy);
   }
 
   const StageGraph& graph_;
   const std::vector<StageActions>& schedule_;
   std::vector<Channel> channels_;  // of each edge activations, then gradients
-  std::vector<Clock> clock_;       // by stage
-  std::vector<Clock> sent_;        // with messages on their way
-  std::vector<size_t> free_;       // of these
+  std::vector<Stage> stages_;
+  std::vector<Copy> copies_;
+  std::vector<size_t> free_;  // of these
 };
 
 }  // namespace

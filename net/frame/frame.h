@@ -23,7 +23,7 @@
 namespace weft::net {
 
 constexpr uint32_t kFrameMagic = 0x31544657;  // "WFT1"
-constexpr uint8_t kFrameVersion = 3;
+constexpr uint8_t kFrameVersion = 4;
 constexpr size_t kPrefixBytes = 20;
 constexpr size_t kMaxHeaderBytes = 512;
 constexpr size_t kMaxChunkBytes = 64 * 1024;   // body of a message, chunk or padding frame

@@ -192,7 +192,7 @@ TEST(FrameCodec, GoldenPing) {
   std::vector<std::byte> out;
   encode_frame(PingFrame{0x0102030405060708}, {}, out);
   ASSERT_EQ(out.size(), kPrefixBytes + 8);
-  const uint8_t expected[12] = {0x57, 0x46, 0x54, 0x31, 3, 6, 8, 0, 0, 0, 0, 0};
+  const uint8_t expected[12] = {0x57, 0x46, 0x54, 0x31, 4, 6, 8, 0, 0, 0, 0, 0};
   EXPECT_EQ(std::memcmp(out.data(), expected, sizeof expected), 0);
   EXPECT_EQ(out[kPrefixBytes], std::byte{8});
 }
