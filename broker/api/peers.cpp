@@ -25,7 +25,7 @@ Json Api::peer_json(const Peer& peer) const {
           {"state", phase_name(peer.phase)},
           {"host", c.host},
           {"cores", c.cores},
-          {"memory_bytes", memory_bytes_of(c)},
+          {"memory_bytes", memory_bytes_of(peer)},
           {"free_memory_bytes", free},
           {"device", c.device},
           {"device_name", c.device_name},

@@ -38,15 +38,20 @@ void rescale(double& factor, double faster) {
 
 }  // namespace
 
-uint64_t memory_bytes_of(const Capabilities& c) {
-  const bool device = !c.device.empty() && c.device != "cpu" && c.device_memory_bytes > 0;
-  return device ? c.device_memory_bytes : c.memory_bytes;
+// A daemon may not see its card's memory; the worker that measured the card has.
+uint64_t memory_bytes_of(const Peer& peer) {
+  const Capabilities& c = peer.capabilities;
+  if (c.device.empty() || c.device == "cpu") return c.memory_bytes;
+  if (c.device_memory_bytes > 0) return c.device_memory_bytes;
+  const bool measured = peer.profile && peer.profile->device == c.device;
+  if (measured && peer.profile->memory_total_bytes > 0) return peer.profile->memory_total_bytes;
+  return c.memory_bytes;
 }
 
 // Told with every heartbeat: only what may make another plan is a change.
 void Machine::note_free_memory(Peer& peer, uint64_t bytes) {
   if (bytes == 0) return;
-  const uint64_t total = memory_bytes_of(peer.capabilities);
+  const uint64_t total = memory_bytes_of(peer);
   if (total > 0) bytes = std::min(bytes, total);
   peer.free_memory_bytes = bytes;
   const double change =

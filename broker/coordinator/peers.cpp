@@ -115,10 +115,9 @@ void Machine::on(const PeerHello& event) {
   if (entry->session != event.session) entry->heartbeat_sequence = 0;
   entry->session = entry->hello_session = event.session;
   entry->hello_asked_ms = -1;
-  if (memory_bytes_of(entry->capabilities) != memory_bytes_of(event.capabilities)) {
-    entry->free_memory_bytes = 0;  // of another device
-  }
+  const uint64_t memory = memory_bytes_of(*entry);
   entry->capabilities = event.capabilities;
+  if (memory_bytes_of(*entry) != memory) entry->free_memory_bytes = 0;  // of another device
   note_free_memory(*entry, event.free_memory_bytes);
   ++state_.idle_version;
   if (entry->phase == PeerPhase::kDraining && !entry->drain_requested && !entry->assignment) {

@@ -22,7 +22,6 @@ std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle,
   }
   std::vector<PlannerPeer> peers;
   for (const Peer* peer : idle) {
-    const Capabilities& c = peer->capabilities;
     PlannerPeer planned;
     if (const PlannerPeer* found = by_name.at(peer->name)) planned = *found;
     // What the operator wrote down counts more than what was measured, but for what a run that
@@ -33,9 +32,9 @@ std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle,
     }
     if (peer->slowness.factor > 0) planned.correction = peer->slowness.factor;
     planned.id = peer->id;
-    planned.cores = c.cores;
+    planned.cores = peer->capabilities.cores;
     if (planned.memory_bytes == 0) {
-      planned.memory_bytes = memory_bytes_of(c);
+      planned.memory_bytes = memory_bytes_of(*peer);
       planned.free_memory_bytes = peer->free_memory_bytes;
     }
     peers.push_back(std::move(planned));

@@ -30,9 +30,6 @@ struct Capabilities {
   std::string version;
 };
 
-// Of the device that computes; 0: unknown.
-uint64_t memory_bytes_of(const Capabilities& capabilities);
-
 // What a peer was given to do. It holds the peer until the daemon says that it ended.
 struct Assignment {
   std::string job;
@@ -90,6 +87,9 @@ struct Peer {
   uint64_t free_memory_bytes = 0;
   uint64_t free_memory_noted = 0;  // when idle_version last changed for it
 };
+
+// Of the device that computes, or of its host where nobody knows; 0: unknown.
+uint64_t memory_bytes_of(const Peer& peer);
 
 struct Failure {
   std::string code, message, next;

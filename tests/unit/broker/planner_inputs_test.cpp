@@ -97,13 +97,23 @@ TEST(PlannerInputs, MemoryIsWhatAPeerTellsUnlessTheOperatorWroteIt) {
   Peer card = peer("p-3", "new", 1000);
   card.capabilities.device = "cuda:0";
   card.capabilities.device_memory_bytes = 5000;
-  const auto peers = planner_peers({&written, &told, &card}, known);
+  // Its daemon sees no memory; what was measured on another device says nothing of it.
+  Peer part = card, moved = card;
+  part.capabilities.device_memory_bytes = moved.capabilities.device_memory_bytes = 0;
+  auto measured = std::make_shared<job::DeviceProfile>();
+  measured->device = "cuda:0";
+  measured->memory_total_bytes = 700;
+  part.profile = moved.profile = measured;
+  moved.capabilities.device = "cuda:1";
+  const auto peers = planner_peers({&written, &told, &card, &part, &moved}, known);
   EXPECT_EQ(peers[0].memory_bytes, uint64_t{1} << 30);
   EXPECT_EQ(peers[0].free_memory_bytes, 0u) << "he knows what the machine is free to give";
   EXPECT_EQ(peers[1].memory_bytes, 1000u);
   EXPECT_EQ(peers[1].free_memory_bytes, 400u);
   EXPECT_EQ(peers[2].memory_bytes, 5000u);
   EXPECT_EQ(peers[2].free_memory_bytes, 0u) << "unknown";
+  EXPECT_EQ(peers[3].memory_bytes, 700u);
+  EXPECT_EQ(peers[4].memory_bytes, 1000u) << "the host's";
 }
 
 TEST(PlannerInputs, NothingKnownIsNothingAssumedHere) {
