@@ -5,6 +5,7 @@ import statistics
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -92,6 +93,19 @@ def test_all_flows_of_an_end_share_its_access_line():
                 thread.join()
             # Flows that end at different times measure more than their share at the end.
             assert 0.6 < sum(rates) * 8e-6 / mbit_s / network.PAYLOAD < 1.25, rates
+
+
+def test_an_access_line_that_changes_while_it_is_full_goes_on():
+    net = network.Network({"home": {"up_mbit_s": 48}, "x": {}}, {})
+    with net.up() as where:
+        rates = []
+        flow = threading.Thread(target=lambda: rates.append(measure(where, "home", "x", 12 << 20)[1]))
+        flow.start()
+        for mbit_s in (15, 48, 10, 30, 15):
+            time.sleep(0.5)
+            network.Network.set_uplink(where["home"], mbit_s)
+        flow.join()
+        assert 0.7 * 10 < rates[0] * 8e-6 < 35, rates
 
 
 def test_lost_packets_slow_a_flow_and_lose_nothing():

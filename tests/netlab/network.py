@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from packet_gate import token_bucket
+from packet_gate import replace_token_bucket
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GATE = os.path.join(HERE, "packet_gate.py")
@@ -58,9 +58,9 @@ class Network:
 
     @staticmethod
     def set_uplink(end, mbit_s):
-        """Another rate for an access line while the network is up; end: as up() gives it."""
+        """Another rate for an access line while the network is up, without what is queued; end: as up() gives it."""
         namespace, _, device = end
-        token_bucket(f"ip netns exec {namespace}", device, mbit_s, "change")
+        replace_token_bucket(f"ip netns exec {namespace}", device, mbit_s)
 
     def links_csv(self):
         """Ordered pairs, as docs/planning.md has them."""

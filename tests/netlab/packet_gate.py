@@ -59,14 +59,21 @@ def seconds_per_byte(mbit_s):
     return 8 / (mbit_s * 1e6) if mbit_s else 0.0
 
 
-def token_bucket(inside, device, mbit_s, how="add"):
+def token_bucket(inside, device, mbit_s):
     if not mbit_s:
         return
     rate = mbit_s * 1e6 / 8
     # 8 ms of the rate, less below 20 Mbit/s: there whole packets are cut into segments.
     burst = 4096 if mbit_s < 20 else max(32 * 1024, int(rate * 0.008))
-    sh(f"{inside} tc qdisc {how} dev {device} root tbf rate {mbit_s}mbit burst {burst} "
+    sh(f"{inside} tc qdisc add dev {device} root tbf rate {mbit_s}mbit burst {burst} "
        f"limit {int(rate * MAX_QUEUE_S) + MAX_QUEUE_BYTES}")
+
+
+def replace_token_bucket(inside, device, mbit_s):
+    # Not `tc qdisc change`: a packet that waits and is larger than the new burst would wait for ever, all others
+    # behind it.
+    sh(f"{inside} tc qdisc del dev {device} root")
+    token_bucket(inside, device, mbit_s)
 
 
 class End:
