@@ -66,7 +66,7 @@ Status LinkKeeper::load(const State& state, int64_t now_ms) {
 
 Status LinkKeeper::tick(const State& state, int64_t now_ms, const Send& send) {
   if (!book_.due(now_ms)) return {};
-  follow(state);  // no more often: of ten thousand peers it takes a while, and some always change
+  follow(state);
   for (const ProbeTask& task : book_.next(now_ms)) {
     auto probe = probe_message(task, state.peers);
     if (!probe.ok()) {  // it said Hello again, without a port

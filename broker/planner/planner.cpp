@@ -228,54 +228,69 @@ Realised choose(const Candidates& candidates, double least_gain) {
   return chosen;
 }
 
-// Adds plans that were found for another schedule.
-void add_played(const PlanInputs& in, const std::vector<Realised>& others, Candidates& candidates) {
-  for (const Realised& other : others) {
-    Realised plan = other;
-    if (settle_memory(in, plan)) candidates.plans.push_back(std::move(plan));
+// Adds what was found for another schedule.
+void add_played(const PlanInputs& in, const Candidates& others, Candidates& candidates) {
+  const auto played = [&](Realised plan) {
+    return settle_memory(in, plan) ? std::optional(std::move(plan)) : std::nullopt;
+  };
+  for (const Realised& other : others.plans) {
+    if (auto plan = played(other)) candidates.plans.push_back(std::move(*plan));
+  }
+  for (const auto place : {&Candidates::single_peer, &Candidates::single_site}) {
+    if (!(others.*place)) continue;
+    std::optional<Realised>& own = candidates.*place;
+    auto plan = played(*(others.*place));
+    if (plan && (!own || plan->pace_s < own->pace_s)) own = std::move(plan);
   }
 }
 
-// Of one schedule, and for "auto" of ZB-H1, too.
+// Where some peer's speed is not known a step's time is a guess.
+void drop_untimed(Candidates& candidates) {
+  std::erase_if(candidates.plans, [](const Realised& plan) { return !plan.timed; });
+  for (const auto place : {&Candidates::single_peer, &Candidates::single_site}) {
+    std::optional<Realised>& plan = candidates.*place;
+    if (plan && !plan->timed) plan.reset();
+  }
+}
+
+// Of one schedule, and for "auto" of ZB-H1, too; its plans are all timed.
 struct Searched {
   Candidates plain;
   std::optional<Candidates> split;
 };
 
 // The same layout need not be best under both schedules. So each is searched, and each plays what
-// was found for the other; of many peers, whose plans take long, with half the effort. Of very many
-// one search has to do, under ZB-H1: its layouts are the better ones under either (bench/planner
-// --only auto). Where they need too much memory it is 1F1B's.
-Result<Searched> search_both(const PlanInputs& in, const PlanInputs& split,
-                             const GraphChain& chain) {
-  constexpr size_t kFew = 12, kMany = 64;
-  const size_t peers = in.peers.size();
-  const double effort = peers > kFew && peers <= kMany ? 0.5 : 1;
-  Searched result;
-  WEFT_TRY(Candidates zero, find_candidates(split, chain, effort));
-  if (peers <= kMany) {
-    WEFT_TRY(result.plain, find_candidates(in, chain, effort));
-  } else {
-    result.plain.sites = zero.sites;
-    for (const auto place : {&Candidates::single_peer, &Candidates::single_site}) {
-      std::optional<Realised> plan = zero.*place;
-      if (plan && settle_memory(in, *plan)) result.plain.*place = std::move(plan);
+// was found for the other. Of many peers, whose plans take long, ZB-H1 has the effort, since its
+// layouts are the better ones under either, unless a look at 1F1B, which needs less memory, finds
+// better ones (bench/planner --only auto).
+Result<Searched> search_both(const PlanInputs& in, const PlanInputs& split, const GraphChain& chain,
+                             double least_gain) {
+  constexpr size_t kFew = 12;
+  constexpr double kLook = 0.1;
+  const bool few = in.peers.size() <= kFew;
+  WEFT_TRY(Candidates zero, find_candidates(split, chain));
+  WEFT_TRY(Candidates plain, find_candidates(in, chain, few ? 1 : kLook));
+  if (!few) {
+    Candidates played;
+    add_played(in, zero, played);
+    if (played.plans.empty() ||
+        (!plain.plans.empty() &&
+         quicker(choose(plain, least_gain), choose(played, least_gain), least_gain))) {
+      WEFT_TRY(plain, find_candidates(in, chain));
     }
   }
-  const std::vector<Realised> found = result.plain.plans;
-  add_played(in, zero.plans, result.plain);
-  add_played(split, found, zero);
-  if (result.plain.plans.empty() && peers > kMany) {
-    WEFT_TRY(result.plain, find_candidates(in, chain));
-  }
+  Searched result{plain, {}};
+  add_played(in, zero, result.plain);
+  add_played(split, plain, zero);
+  drop_untimed(zero);
   if (!zero.plans.empty()) result.split = std::move(zero);
   return result;
 }
 
 // ZB-H1 fills idle time with gradients of weights at the same memory. It is taken where it gains
 // the least worth having, or where one of its single sites is better than what was chosen.
-void try_zero_bubble(PlanInputs& in, const PlanInputs& split, const Candidates& others,
-                     double least_gain, Candidates& candidates, Realised& chosen) {
+void try_zero_bubble(PlanInputs& in, const Candidates& others, double least_gain,
+                     Candidates& candidates, Realised& chosen) {
   Realised best = choose(others, least_gain);
   const std::optional<Realised>& site = others.single_site;
   const bool better =
@@ -284,7 +299,7 @@ void try_zero_bubble(PlanInputs& in, const PlanInputs& split, const Candidates& 
     candidates.single_site = site;
   }
   if (!better) return;
-  in.schedule = split.schedule;
+  in.schedule.kind = job::PipelineSchedule::kZbH1;
   chosen = std::move(best);
 }
 
@@ -310,11 +325,11 @@ Result<PlanReport> plan_job(const opdag::Graph& graph, const job::JobSpec& spec,
   }
   WEFT_TRY_STATUS(check_asked(in.costs.cuts, spec.pipeline.stages, peers.size()));
   const GraphChain chain = chain_of(graph, in.costs, spec.train, in.peers);
-  PlanInputs split = in;
-  split.schedule.kind = job::PipelineSchedule::kZbH1;
   Searched searched;
   if (spec.pipeline.schedule == job::PipelineSchedule::kAuto && peers.size() > 1 && any_timed(in)) {
-    WEFT_TRY(searched, search_both(in, split, chain));
+    PlanInputs split = in;
+    split.schedule.kind = job::PipelineSchedule::kZbH1;
+    WEFT_TRY(searched, search_both(in, split, chain, options.least_gain));
   } else {
     WEFT_TRY(searched.plain, find_candidates(in, chain));
   }
@@ -322,7 +337,7 @@ Result<PlanReport> plan_job(const opdag::Graph& graph, const job::JobSpec& spec,
   if (candidates.plans.empty()) return no_room(in, chain);
   Realised chosen = choose(candidates, options.least_gain);
   if (searched.split && chosen.timed) {
-    try_zero_bubble(in, split, *searched.split, options.least_gain, candidates, chosen);
+    try_zero_bubble(in, *searched.split, options.least_gain, candidates, chosen);
   }
   WEFT_TRY_STATUS(check_schedule(in, chosen));
   Explained facts;
