@@ -1,5 +1,7 @@
 #include "daemon/host_facts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -12,7 +14,7 @@
 namespace weft::daemon {
 namespace {
 
-const Card kUnknownCard{"NVIDIA GPU", 0, 0};
+constexpr const char* kUnknownName = "NVIDIA GPU";
 constexpr size_t kMaxListBytes = 65536;
 constexpr int kListMs = 20000;  // a driver without persistence takes seconds; a broken one hangs
 
@@ -67,7 +69,7 @@ std::string_view trimmed(std::string_view word) {
 
 struct Visible {
   std::vector<ListedCard> cards;
-  bool whole = true;  // no word stands for something that is not listed, as parts of a card
+  std::string part;  // the word that stands for a part of a card, which is not listed
 };
 
 // As CUDA reads the variable: what follows a word that names nothing does not count.
@@ -80,7 +82,7 @@ Visible visible_cards(const std::vector<ListedCard>& cards, std::string_view wor
       return card.index == word || (word.size() > 4 && card.uuid.starts_with(word));
     });
     if (named == cards.end()) {
-      visible.whole = !word.starts_with("MIG-");
+      if (word.starts_with("MIG-")) visible.part = word;
       break;
     }
     visible.cards.push_back(*named);
@@ -105,7 +107,7 @@ std::optional<Card> card_of_machine(const std::string& device) {
   const auto list = list_of_cards(kListMs);
   if (!list.ok()) {
     log_warning("the card cannot be described: {}", list.error().text());
-    return kUnknownCard;
+    return Card{kUnknownName, 0, 0};
   }
   auto card = card_of_list(*list, device, visible_by_environment());
   if (!card) log_warning("no card for device {} among those of nvidia-smi that CUDA shows", device);
@@ -116,13 +118,14 @@ std::optional<Card> card_of_machine(const std::string& device) {
 
 std::optional<Card> card_of_list(std::string_view list, std::string_view device,
                                  const char* visible) {
-  Visible shown{cards_of_list(list)};
+  Visible shown{cards_of_list(list), ""};
   if (visible != nullptr && !shown.cards.empty()) shown = visible_cards(shown.cards, visible);
   const size_t colon = device.find(':');
   const std::string number(colon == std::string_view::npos ? "" : device.substr(colon + 1));
   const auto at = std::strtoull(number.c_str(), nullptr, 10);
   if (at < shown.cards.size()) return std::move(shown.cards[at].card);
-  if (!shown.whole) return kUnknownCard;
+  // What is measured of one part is kept for no other: the name is part of its key.
+  if (!shown.part.empty()) return Card{fmt::format("{} {}", kUnknownName, shown.part), 0, 0};
   return std::nullopt;
 }
 

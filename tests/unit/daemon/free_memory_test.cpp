@@ -150,7 +150,8 @@ TEST(HostFacts, OfVisibleCardsOnlyTheNthIsMeant) {
   EXPECT_EQ(name("cuda:1", "1,0"), "H100");
   EXPECT_EQ(name("cuda:1", "1, 0"), "H100");
   EXPECT_EQ(name("auto", "GPU-77b2"), "GeFo");
-  EXPECT_EQ(name("cuda:0", "MIG-5a1f0c3e"), "GPU") << "there, and not described";
+  EXPECT_EQ(card_of_list(kTwoCards, "cuda:0", "MIG-5a1f0c3e")->name, "NVIDIA GPU MIG-5a1f0c3e")
+      << "there, and not described";
   EXPECT_EQ(name("cuda:0", "GPU-77b2e9d4-2222,GPU-5a1f0c3e-1111"), "GeFo");
   for (const char* nothing : {"", "-1", "7,0", "GPU-", "cuda", ",0"}) {
     EXPECT_EQ(name("auto", nothing), "none") << nothing;
