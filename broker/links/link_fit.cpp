@@ -51,11 +51,16 @@ std::optional<double> Shortfall::note(double value, int64_t now_ms) {
     reports_ = 0;
     since_ms_ = now_ms;
     best_ = 0;
+    counted_ = 0;
   }
   ++reports_;
   last_ms_ = now_ms;
-  if (now_ms - since_ms_ >= memory_ms_) best_ = std::max(best_, value);
-  if (reports_ < kReports || now_ms - since_ms_ < kLastsMs) return std::nullopt;
+  if (now_ms - since_ms_ >= memory_ms_) {
+    ++counted_;
+    best_ = std::max(best_, value);
+  }
+  if (reports_ < kReports || counted_ < kCounted || now_ms - since_ms_ < kLastsMs)
+    return std::nullopt;
   end();
   return best_;
 }

@@ -25,6 +25,7 @@ class Shortfall {
  public:
   static constexpr int64_t kLastsMs = 2 * 60000, kGapMs = 10 * 60000;
   static constexpr int kReports = 8;
+  static constexpr int kCounted = 4;  // of them, at least, tell of nothing before it
   // memory_ms: reports tell of so long before them, so the first ones of what was before, too.
   explicit Shortfall(int64_t memory_ms) : memory_ms_(memory_ms) {}
   // value: the more the better. Once it has lasted, in so many reports with no gap: the best of
@@ -34,7 +35,7 @@ class Shortfall {
 
  private:
   int64_t memory_ms_;
-  int reports_ = 0;
+  int reports_ = 0, counted_ = 0;
   int64_t since_ms_ = 0, last_ms_ = 0;
   double best_ = 0;
 };

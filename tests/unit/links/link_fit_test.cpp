@@ -133,6 +133,17 @@ TEST(LinkRecord, WhatWasUnderWayWhenAWayChangedIsNotWhatItHasBecome) {
   }
 }
 
+TEST(LinkRecord, AfterAPauseOneReportDecidesNothing) {
+  LinkRecord record;
+  ASSERT_TRUE(record.add(probed(0.020, 5e6), 0));
+  for (int64_t i = 1; i <= 10; ++i) EXPECT_FALSE(record.add_traffic({2.5e6, 0.02}, 5000 * i));
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_FALSE(record.add_traffic({1e6, 0.02}, 300000 + 5000 * i));
+  }
+  EXPECT_TRUE(record.add_traffic({2e6, 0.02}, 315000));
+  EXPECT_NEAR(record.fit()->seconds_per_byte * 2e6, 1, 1e-9);
+}
+
 TEST(LinkRecord, ManyShortfallsInAMomentAreOne) {
   LinkRecord record;
   ASSERT_TRUE(record.add(probed(0.020, 5e6), 0));
