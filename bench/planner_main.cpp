@@ -322,7 +322,8 @@ void compare_auto(uint64_t seed, int32_t peers, int count) {
         search_and_play(problem, k1F1B, 0.5).with(search_and_play(problem, kZbH1, 0.5));
     // As broker/planner/planner.cpp has it.
     const Played look = search_and_play(problem, k1F1B, 0.1);
-    const bool more = look.plain_s < split.plain_s * (1 - broker::PlannerOptions{}.least_gain);
+    const bool more = !std::isfinite(split.plain_s) ||
+                      look.plain_s < split.plain_s * (1 - broker::PlannerOptions{}.least_gain);
     const Played looked = more ? split.with(look).with(plain) : split.with(look);
     const std::vector<Played> played = {plain, split, halves, looked};
     double best = HUGE_VAL;

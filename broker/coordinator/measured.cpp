@@ -89,7 +89,9 @@ void Machine::on(const PeerMeasured& event) {
                     job::profile_to_json(*entry->profile) == job::profile_to_json(*event.profile);
   if (same) return;
   const double faster = speed_ratio(entry->profile, event.profile);
+  const uint64_t memory = memory_bytes_of(*entry);
   entry->profile = event.profile;
+  if (memory_bytes_of(*entry) != memory) entry->free_memory_bytes = 0;  // it was clamped to that
   if (faster > 0) {
     remeasured(*entry, faster);
   } else {

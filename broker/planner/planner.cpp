@@ -228,20 +228,26 @@ Realised choose(const Candidates& candidates, double least_gain) {
   return chosen;
 }
 
+void add_candidates(const Candidates& others, Candidates& candidates) {
+  candidates.plans.insert(candidates.plans.end(), others.plans.begin(), others.plans.end());
+  for (const auto place : {&Candidates::single_peer, &Candidates::single_site}) {
+    const std::optional<Realised>& other = others.*place;
+    std::optional<Realised>& own = candidates.*place;
+    if (other && (!own || other->pace_s < own->pace_s)) own = other;
+  }
+}
+
 // Adds what was found for another schedule.
 void add_played(const PlanInputs& in, const Candidates& others, Candidates& candidates) {
-  const auto played = [&](Realised plan) {
-    return settle_memory(in, plan) ? std::optional(std::move(plan)) : std::nullopt;
-  };
-  for (const Realised& other : others.plans) {
-    if (auto plan = played(other)) candidates.plans.push_back(std::move(*plan));
+  Candidates played;
+  for (Realised plan : others.plans) {
+    if (settle_memory(in, plan)) played.plans.push_back(std::move(plan));
   }
   for (const auto place : {&Candidates::single_peer, &Candidates::single_site}) {
-    if (!(others.*place)) continue;
-    std::optional<Realised>& own = candidates.*place;
-    auto plan = played(*(others.*place));
-    if (plan && (!own || plan->pace_s < own->pace_s)) own = std::move(plan);
+    std::optional<Realised> plan = others.*place;
+    if (plan && settle_memory(in, *plan)) played.*place = std::move(plan);
   }
+  add_candidates(played, candidates);
 }
 
 // Where some peer's speed is not known a step's time is a guess.
@@ -269,19 +275,20 @@ Result<Searched> search_both(const PlanInputs& in, const PlanInputs& split, cons
   constexpr double kLook = 0.1;
   const bool few = in.peers.size() <= kFew;
   WEFT_TRY(Candidates zero, find_candidates(split, chain));
-  WEFT_TRY(Candidates plain, find_candidates(in, chain, few ? 1 : kLook));
-  if (!few) {
-    Candidates played;
-    add_played(in, zero, played);
-    if (played.plans.empty() ||
-        (!plain.plans.empty() &&
-         quicker(choose(plain, least_gain), choose(played, least_gain), least_gain))) {
-      WEFT_TRY(plain, find_candidates(in, chain));
-    }
+  WEFT_TRY(Candidates found, find_candidates(in, chain, few ? 1 : kLook));
+  Candidates played;
+  add_played(in, zero, played);
+  const bool better = played.plans.empty() ||
+                      (!found.plans.empty() &&
+                       quicker(choose(found, least_gain), choose(played, least_gain), least_gain));
+  if (!few && better) {
+    WEFT_TRY(Candidates all, find_candidates(in, chain));
+    add_candidates(found, all);
+    found = std::move(all);
   }
-  Searched result{plain, {}};
-  add_played(in, zero, result.plain);
-  add_played(split, plain, zero);
+  Searched result{found, {}};
+  add_candidates(played, result.plain);
+  add_played(split, found, zero);
   drop_untimed(zero);
   if (!zero.plans.empty()) result.split = std::move(zero);
   return result;

@@ -11,7 +11,7 @@
 //    single site always among them; no answer is worse than either.
 //
 // The work is bounded by counted operations, not by a clock: about half a second for 512 peers and
-// 200 units.
+// 200 units. "auto" takes two such searches at most, and a short one (planner.cpp).
 #pragma once
 
 #include <optional>

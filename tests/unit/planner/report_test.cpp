@@ -335,7 +335,7 @@ TEST(PlanAuto, OverManyPeersIsAsGoodAsTheSchedulesItMayChoose) {
   const double slack = 1 / (1 - options.least_gain) + 1e-9;
   const opdag::Graph graph = chain_graph(24, 32, 64);
   job::JobSpec spec = chain_spec(32 * 16);
-  for (const int count : {16, 60}) {
+  for (const int count : {16, 130}) {
     Rng rng(static_cast<uint64_t>(count));
     std::vector<PlannerPeer> peers;
     for (int i = 0; i < count; ++i) {
