@@ -3,6 +3,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -191,6 +192,18 @@ def test_nothing_large_or_fetched_is_tracked():
     big = [n for n in tracked("") if os.path.getsize(os.path.join(ROOT, n)) > 300_000]
     bad = tracked(".pt2", ".safetensors", ".npy", ".bin", ".so", ".a")
     assert not big and not bad, big + bad
+
+
+def scripts_of_bench():
+    return [n for n in tracked("") if re.fullmatch(r"bench/[a-z_]+", n)]
+
+
+# They run seldom and long: that they start at all is seen here.
+@pytest.mark.parametrize("script", scripts_of_bench())
+def test_a_bench_script_starts(script):
+    told = subprocess.run([sys.executable, os.path.join(ROOT, script), "--help"], capture_output=True,
+                          text=True, check=False, timeout=120)
+    assert told.returncode == 0 and "usage:" in told.stdout, told.stderr
 
 
 @pytest.mark.parametrize("unit", tracked(".service"))
