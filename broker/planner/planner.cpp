@@ -278,18 +278,20 @@ Result<Searched> search_both(const PlanInputs& in, const PlanInputs& split, cons
   WEFT_TRY(Candidates found, find_candidates(in, chain, few ? 1 : kLook));
   Candidates played;
   add_played(in, zero, played);
-  const bool better = played.plans.empty() ||
-                      (!found.plans.empty() &&
-                       quicker(choose(found, least_gain), choose(played, least_gain), least_gain));
-  if (!few && better) {
+  const auto better = [&] {
+    return played.plans.empty() ||
+           (!found.plans.empty() &&
+            quicker(choose(found, least_gain), choose(played, least_gain), least_gain));
+  };
+  if (!few && better()) {
     WEFT_TRY(Candidates all, find_candidates(in, chain));
     add_candidates(found, all);
     found = std::move(all);
   }
-  Searched result{found, {}};
-  add_candidates(played, result.plain);
   add_played(split, found, zero);
+  add_candidates(played, found);
   drop_untimed(zero);
+  Searched result{std::move(found), {}};
   if (!zero.plans.empty()) result.split = std::move(zero);
   return result;
 }

@@ -53,6 +53,8 @@ def busy_seconds(steps):
     half = len(told) // 2
     for at in range(half, len(told)):
         assert 0 <= told[at][0] < 1.1 * (told[at - 1][1] + told[at][1]), (at, told)
+    computed, took = sum(c for c, _ in told[half:]), sum(s for _, s in told[half - 1:])
+    assert computed < 1.1 * took, (computed, took, told)
     return statistics.median(compute for compute, _ in told[half:])
 
 

@@ -142,13 +142,14 @@ void credits_cost_no_time(uint64_t seed) {
   for (int32_t s = 0; s < c.graph.stages; ++s) {
     unequal.push_back({rng.uniform() * 10, rng.uniform() * 10});
   }
+  const auto credits = credits_for(c.graph, schedule, c.options.gap);
   for (const double delay : {c.options.gap - 1.0, far}) {
     for (const auto& stages : {std::vector<StageTimes>{}, unequal}) {
       SimulationOptions world;
       world.stages = stages;
       world.edge_delay.assign(c.graph.edges.size(), delay);
       const Simulation unlimited = simulate_schedule(c.graph, schedule, world);
-      world.credits = credits_for(c.graph, schedule, c.options.gap);
+      world.credits = credits;
       const Simulation limited = simulate_schedule(c.graph, schedule, world);
       RC_ASSERT(unlimited.finished);
       RC_ASSERT(limited.finished);
@@ -162,7 +163,7 @@ RC_GTEST_PROP(Schedule, CreditsCostNoTime, (uint64_t seed)) {
 }
 
 // Ways somewhat longer than those of the gap had more out at once than shorter ones and than
-// endless ones: one case in a million.
+// endless ones. Equal stages show it seldom; this is a seed that CI drew.
 TEST(Schedule, CreditsCostNoTimeWhereWaysAreNeitherShortNorEndless) {
   EXPECT_NO_THROW(credits_cost_no_time(32372727978));
 }
