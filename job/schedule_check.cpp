@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "job/schedule.h"
+#include "job/schedule_walk.h"
 
 namespace weft::job {
 namespace {
@@ -13,18 +14,6 @@ using opdag::Edge;
 using opdag::StageGraph;
 
 constexpr int32_t kMaxMicroBatch = 1 << 22;
-
-bool is_message(const Action& action) {
-  switch (action.kind) {
-    case ActionKind::kRecvActivation:
-    case ActionKind::kSendActivation:
-    case ActionKind::kRecvGradient:
-    case ActionKind::kSendGradient:
-      return true;
-    default:
-      return false;
-  }
-}
 
 // Messages of one edge in one direction.
 struct Channel {
@@ -40,17 +29,12 @@ class TokenGame {
 
   Status play() {
     WEFT_TRY_STATUS(check_form());
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (size_t stage = 0; stage < schedule_.size(); ++stage) {
-        while (position_[stage] < schedule_[stage].size()) {
-          if (!blocker(stage, schedule_[stage][position_[stage]]).empty()) break;
-          perform(stage, schedule_[stage][position_[stage]++]);
-          moved = true;
-        }
-      }
-    }
-    WEFT_TRY_STATUS(check_finished());
+    const std::vector<size_t> done = walk(schedule_, [this](size_t stage, const Action& action) {
+      if (!blocker(stage, action).empty()) return false;
+      perform(stage, action);
+      return true;
+    });
+    WEFT_TRY_STATUS(check_finished(done));
     return check_taken();
   }
 
@@ -64,15 +48,12 @@ class TokenGame {
                       "{} stages and {} edges",
                       schedule_.size(), credits_.size(), stages, graph_.edges.size()));
     }
-    int32_t micro_batches = 0;
     for (size_t stage = 0; stage < stages; ++stage) {
       for (const Action& action : schedule_[stage]) {
         WEFT_TRY_STATUS(check_action(stage, action));
-        micro_batches = std::max(micro_batches, action.micro_batch + 1);
       }
     }
-    const std::vector<bool> none(static_cast<size_t>(micro_batches), false);
-    position_.assign(stages, 0);
+    const std::vector<bool> none(micro_batches_of(schedule_), false);
     forwarded_.assign(stages, none);
     owed_.assign(stages, none);
     backwarded_.assign(stages, none);
@@ -82,7 +63,7 @@ class TokenGame {
 
   Status check_action(size_t stage, const Action& action) const {
     bool valid = action.micro_batch >= 0 && action.micro_batch < kMaxMicroBatch;
-    if (valid && is_message(action)) {
+    if (valid && (is_send(action.kind) || is_receive(action.kind))) {
       valid = action.edge >= 0 && static_cast<size_t>(action.edge) < graph_.edges.size();
       if (valid) {
         const Edge& edge = graph_.edges[static_cast<size_t>(action.edge)];
@@ -97,18 +78,15 @@ class TokenGame {
                                                   stage, describe(action)));
   }
 
-  Channel& channel(const Action& action, bool gradient) {
-    return channels_[2 * static_cast<size_t>(action.edge) + (gradient ? 1 : 0)];
-  }
+  Channel& channel(const Action& action) { return channels_[channel_of(action)]; }
 
   // Why the action cannot run now; empty: it can.
   std::string blocker(size_t stage, const Action& action) {
     const size_t micro_batch = static_cast<size_t>(action.micro_batch);
     switch (action.kind) {
       case ActionKind::kRecvActivation:
-        return receive_blocker(channel(action, false), micro_batch);
       case ActionKind::kRecvGradient:
-        return receive_blocker(channel(action, true), micro_batch);
+        return receive_blocker(channel(action), micro_batch);
       case ActionKind::kForward:
         return forward_blocker(stage, micro_batch);
       case ActionKind::kBackward:
@@ -118,11 +96,11 @@ class TokenGame {
         return owed_[stage][micro_batch] ? "" : "the backward of its inputs has not run, or it has";
       case ActionKind::kSendActivation:
         if (!forwarded_[stage][micro_batch]) return "its forward has not run";
-        return send_blocker(channel(action, false), micro_batch,
+        return send_blocker(channel(action), micro_batch,
                             credits_[static_cast<size_t>(action.edge)].activation);
       case ActionKind::kSendGradient:
         if (!backwarded_[stage][micro_batch]) return "its backward has not run";
-        return send_blocker(channel(action, true), micro_batch,
+        return send_blocker(channel(action), micro_batch,
                             credits_[static_cast<size_t>(action.edge)].gradient);
       case ActionKind::kStep:
         return step_blocker(stage);
@@ -190,16 +168,12 @@ class TokenGame {
       case ActionKind::kStep:
         break;
       case ActionKind::kSendActivation:
-        put(channel(action, false), micro_batch);
-        break;
       case ActionKind::kSendGradient:
-        put(channel(action, true), micro_batch);
+        put(channel(action), micro_batch);
         break;
       case ActionKind::kRecvActivation:
-        take(channel(action, false), micro_batch);
-        break;
       case ActionKind::kRecvGradient:
-        take(channel(action, true), micro_batch);
+        take(channel(action), micro_batch);
         break;
     }
   }
@@ -213,13 +187,13 @@ class TokenGame {
     --channel.in_flight;
   }
 
-  Status check_finished() {
+  Status check_finished(const std::vector<size_t>& done) {
     for (size_t stage = 0; stage < schedule_.size(); ++stage) {
-      if (position_[stage] == schedule_[stage].size()) continue;
-      const Action& action = schedule_[stage][position_[stage]];
+      if (done[stage] == schedule_[stage].size()) continue;
+      const Action& action = schedule_[stage][done[stage]];
       return make_error(Code::kInvalid,
                         fmt::format("deadlock: stage {} can never do the {} (action {}): {}", stage,
-                                    describe(action), position_[stage], blocker(stage, action)));
+                                    describe(action), done[stage], blocker(stage, action)));
     }
     return {};
   }
@@ -237,10 +211,9 @@ class TokenGame {
   const StageGraph& graph_;
   const std::vector<StageActions>& schedule_;
   const std::vector<EdgeCredits>& credits_;
-  std::vector<size_t> position_;
   std::vector<std::vector<bool>> forwarded_, backwarded_;  // [stage][micro-batch]
   std::vector<std::vector<bool>> owed_;                    // gradients of weights, likewise
-  std::vector<Channel> channels_;                          // [2 edge + gradient]
+  std::vector<Channel> channels_;                          // by channel_of
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "job/schedule.h"
 #include "job/schedule_sim.h"
+#include "job/schedule_walk.h"
 
 namespace weft::job {
 namespace {
@@ -59,27 +60,13 @@ class Causality {
         schedule_(schedule),
         channels_(2 * graph.edges.size()),
         stages_(schedule.size()) {
-    size_t micro_batches = 1;
-    for (const StageActions& actions : schedule) {
-      for (const Action& action : actions) {
-        micro_batches = std::max(micro_batches, static_cast<size_t>(action.micro_batch) + 1);
-      }
-    }
+    const size_t micro_batches = micro_batches_of(schedule);
     for (Channel& channel : channels_) channel.told.assign(micro_batches, kNone);
     for (Stage& stage : stages_) stage.clock.assign(schedule.size(), 0);
   }
 
   std::vector<EdgeCredits> run() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (size_t at = 0; at < stages_.size(); ++at) {
-        size_t& position = stages_[at].position;
-        while (position < schedule_[at].size() && advance(at, schedule_[at][position])) {
-          ++position;
-          moved = true;
-        }
-      }
-    }
+    walk(schedule_, [this](size_t stage, const Action& action) { return advance(stage, action); });
     std::vector<EdgeCredits> credits;
     for (size_t edge = 0; edge < graph_.edges.size(); ++edge) {
       const Channel &there = channels_[2 * edge], &back = channels_[2 * edge + 1];
@@ -99,7 +86,6 @@ class Causality {
   };
   struct Stage {
     Clock clock;
-    size_t position = 0;  // in its actions
     size_t copy = kNone;  // of the clock as it is
   };
   // All that a stage sends between two receipts takes the same.
@@ -110,14 +96,13 @@ class Causality {
 
   // False: the message was not sent yet.
   bool advance(size_t at, const Action& action) {
-    if (action.edge < 0) return true;
+    if (!is_send(action.kind) && !is_receive(action.kind)) return true;
     const opdag::Edge& edge = graph_.edges[static_cast<size_t>(action.edge)];
-    const bool back =
-        action.kind == ActionKind::kSendGradient || action.kind == ActionKind::kRecvGradient;
-    Channel& channel = channels_[2 * static_cast<size_t>(action.edge) + (back ? 1 : 0)];
+    Channel& channel = channels_[channel_of(action)];
     size_t& told = channel.told[static_cast<size_t>(action.micro_batch)];
-    if (action.kind == ActionKind::kSendActivation || action.kind == ActionKind::kSendGradient) {
-      const uint32_t there = stages_[at].clock[static_cast<size_t>(back ? edge.from : edge.to)];
+    if (is_send(action.kind)) {
+      const uint32_t there =
+          stages_[at].clock[static_cast<size_t>(is_gradient(action.kind) ? edge.from : edge.to)];
       while (channel.known < channel.receipts.size() && channel.receipts[channel.known] < there) {
         ++channel.known;
       }
@@ -156,7 +141,7 @@ class Causality {
 
   const StageGraph& graph_;
   const std::vector<StageActions>& schedule_;
-  std::vector<Channel> channels_;  // of each edge activations, then gradients
+  std::vector<Channel> channels_;  // by channel_of
   std::vector<Stage> stages_;
   std::vector<Copy> copies_;
   std::vector<size_t> free_;  // of these

@@ -2,48 +2,34 @@
 
 #include <algorithm>
 
+#include "job/schedule_walk.h"
+
 namespace weft::job {
 namespace {
 
 constexpr double kNever = -1;
 
-// Stages are independent sequential processes joined by messages, so each action's time follows
-// from times already known; the order in which stages are advanced does not matter.
+// Each action's time follows from times already known.
 class Simulator {
  public:
   Simulator(const opdag::StageGraph& graph, const std::vector<StageActions>& schedule,
             const SimulationOptions& options)
       : graph_(graph), schedule_(schedule), options_(options) {
-    size_t micro_batches = 0;
-    for (const StageActions& actions : schedule) {
-      for (const Action& action : actions) {
-        micro_batches = std::max(micro_batches, static_cast<size_t>(action.micro_batch) + 1);
-      }
-    }
-    const std::vector<double> never(micro_batches, kNever);
+    const std::vector<double> never(micro_batches_of(schedule), kNever);
     result_.activations.assign(graph.edges.size(), {never, never});
     result_.gradients = result_.activations;
     result_.busy.assign(schedule.size(), 0);
     clock_.assign(schedule.size(), 0);
-    position_.assign(schedule.size(), 0);
     sent_.assign(2 * graph.edges.size(), {});
     received_.assign(2 * graph.edges.size(), {});
   }
 
   Simulation run() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (size_t stage = 0; stage < schedule_.size(); ++stage) {
-        while (position_[stage] < schedule_[stage].size() &&
-               advance(stage, schedule_[stage][position_[stage]])) {
-          ++position_[stage];
-          moved = true;
-        }
-      }
-    }
+    const std::vector<size_t> done = walk(
+        schedule_, [this](size_t stage, const Action& action) { return advance(stage, action); });
     result_.finished = true;
     for (size_t stage = 0; stage < schedule_.size(); ++stage) {
-      result_.finished = result_.finished && position_[stage] == schedule_[stage].size();
+      result_.finished = result_.finished && done[stage] == schedule_[stage].size();
       result_.makespan = std::max(result_.makespan, clock_[stage]);
     }
     return std::move(result_);
@@ -63,13 +49,11 @@ class Simulator {
       case ActionKind::kStep:
         return true;
       case ActionKind::kSendActivation:
-        return send(stage, action, result_.activations, 0);
       case ActionKind::kSendGradient:
-        return send(stage, action, result_.gradients, 1);
+        return send(stage, action);
       case ActionKind::kRecvActivation:
-        return receive(stage, action, result_.activations, 0);
       case ActionKind::kRecvGradient:
-        return receive(stage, action, result_.gradients, 1);
+        return receive(stage, action);
     }
     return false;
   }
@@ -87,34 +71,38 @@ class Simulator {
     return true;
   }
 
+  MessageTimes& messages(const Action& action) {
+    return (is_gradient(action.kind) ? result_.gradients
+                                     : result_.activations)[static_cast<size_t>(action.edge)];
+  }
+
   // The n-th message of an edge waits for the receipt of the (n - credit)-th to be known.
-  bool send(size_t stage, const Action& action, std::vector<MessageTimes>& messages, size_t way) {
-    const size_t edge = static_cast<size_t>(action.edge);
-    std::vector<double>& sent = sent_[2 * edge + way];
+  bool send(size_t stage, const Action& action) {
+    const size_t edge = static_cast<size_t>(action.edge), channel = channel_of(action);
+    std::vector<double>& sent = sent_[channel];
     if (!options_.credits.empty()) {
       const EdgeCredits& credits = options_.credits[edge];
-      const size_t credit = static_cast<size_t>(way == 0 ? credits.activation : credits.gradient);
+      const auto credit =
+          static_cast<size_t>(is_gradient(action.kind) ? credits.gradient : credits.activation);
       if (sent.size() >= credit) {
-        const std::vector<double>& received = received_[2 * edge + way];
+        const std::vector<double>& received = received_[channel];
         const size_t freed_by = sent.size() - credit;
         if (received.size() <= freed_by) return false;
         clock_[stage] = std::max(clock_[stage], received[freed_by] + delay(edge));
       }
     }
     sent.push_back(clock_[stage]);
-    messages[edge].sent[static_cast<size_t>(action.micro_batch)] = clock_[stage];
+    messages(action).sent[static_cast<size_t>(action.micro_batch)] = clock_[stage];
     return true;
   }
 
-  bool receive(size_t stage, const Action& action, std::vector<MessageTimes>& messages,
-               size_t way) {
-    const size_t edge = static_cast<size_t>(action.edge);
+  bool receive(size_t stage, const Action& action) {
     const size_t micro_batch = static_cast<size_t>(action.micro_batch);
-    const double sent = messages[edge].sent[micro_batch];
+    const double sent = messages(action).sent[micro_batch];
     if (sent == kNever) return false;
-    clock_[stage] = std::max(clock_[stage], sent + delay(edge));
-    messages[edge].received[micro_batch] = clock_[stage];
-    received_[2 * edge + way].push_back(clock_[stage]);
+    clock_[stage] = std::max(clock_[stage], sent + delay(static_cast<size_t>(action.edge)));
+    messages(action).received[micro_batch] = clock_[stage];
+    received_[channel_of(action)].push_back(clock_[stage]);
     return true;
   }
 
@@ -123,8 +111,7 @@ class Simulator {
   const SimulationOptions& options_;
   Simulation result_;
   std::vector<double> clock_;
-  std::vector<size_t> position_;
-  std::vector<std::vector<double>> sent_, received_;  // [2 edge + way], in order of happening
+  std::vector<std::vector<double>> sent_, received_;  // by channel_of, in order of happening
 };
 
 }  // namespace

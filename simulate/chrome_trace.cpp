@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "job/schedule_walk.h"
+
 namespace weft::simulate {
 namespace {
 
@@ -12,17 +14,15 @@ constexpr int32_t kMessageRows = 100000;
 constexpr double kMicroseconds = 1e6;
 
 std::string name_of(const PlaySpan& span) {
-  using enum job::ActionKind;
-  const bool gradient = span.kind == kSendGradient || span.kind == kRecvGradient;
-  const char* what = gradient ? "gradient" : "activation";
+  const char* what = job::is_gradient(span.kind) ? "gradient" : "activation";
   if (span.other >= 0) {
     return fmt::format("{} of micro-batch {} to stage {}", what, span.micro_batch, span.other);
   }
   // A message on the stage's own time is a codec's work.
-  if (span.kind == kSendActivation || span.kind == kSendGradient) {
+  if (job::is_send(span.kind)) {
     return fmt::format("encode the {} of micro-batch {}", what, span.micro_batch);
   }
-  if (span.kind == kRecvActivation || span.kind == kRecvGradient) {
+  if (job::is_receive(span.kind)) {
     return fmt::format("decode the {} of micro-batch {}", what, span.micro_batch);
   }
   return job::describe({span.kind, span.micro_batch, -1});

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "job/schedule_walk.h"
+
 namespace weft::broker {
 namespace {
 
@@ -24,21 +26,11 @@ double work_of(ActionKind kind, const PipelineStage& stage) {
   }
 }
 
-bool sends(ActionKind kind) {
-  return kind == ActionKind::kSendActivation || kind == ActionKind::kSendGradient;
-}
-bool receives(ActionKind kind) {
-  return kind == ActionKind::kRecvActivation || kind == ActionKind::kRecvGradient;
-}
-bool is_gradient(ActionKind kind) {
-  return kind == ActionKind::kSendGradient || kind == ActionKind::kRecvGradient;
-}
-
 // How the message of an action is sent; nullptr: as it is.
 const Coded* coded_of(const Pipeline& pipeline, const job::Action& action) {
   if (pipeline.codecs.empty()) return nullptr;
   const EdgeCodecs& codecs = pipeline.codecs[static_cast<size_t>(action.edge)];
-  return is_gradient(action.kind) ? &codecs.backward : &codecs.forward;
+  return job::is_gradient(action.kind) ? &codecs.backward : &codecs.forward;
 }
 
 }  // namespace
@@ -73,16 +65,16 @@ void SchedulePlay::add_ops(const Pipeline& pipeline, const job::ScheduleOptions&
       ops.push_back({Op::Kind::kCompute, action.kind, 0, action.micro_batch, seconds});
     };
     for (const job::Action& action : actions[s]) {
-      if (!sends(action.kind) && !receives(action.kind)) {
+      if (!job::is_send(action.kind) && !job::is_receive(action.kind)) {
         add_work(action, work_of(action.kind, pipeline.stages[s]));
         continue;
       }
-      const int32_t way = 2 * action.edge + (is_gradient(action.kind) ? 1 : 0);
+      const int32_t way = static_cast<int32_t>(job::channel_of(action));
       const Coded* coded = coded_of(pipeline, action);
-      if (coded != nullptr && sends(action.kind)) add_work(action, coded->encode_s);
-      ops.push_back({sends(action.kind) ? Op::Kind::kSend : Op::Kind::kReceive, action.kind, way,
-                     action.micro_batch, 0});
-      if (coded != nullptr && receives(action.kind)) add_work(action, coded->decode_s);
+      if (coded != nullptr && job::is_send(action.kind)) add_work(action, coded->encode_s);
+      ops.push_back({job::is_send(action.kind) ? Op::Kind::kSend : Op::Kind::kReceive, action.kind,
+                     way, action.micro_batch, 0});
+      if (coded != nullptr && job::is_receive(action.kind)) add_work(action, coded->decode_s);
     }
   }
 }
