@@ -219,7 +219,9 @@ class Rank:
         self.tokens = tokens
         self.schedule = self.make_schedule()
         weights = {id(one): one for stage in self.built for one in stage.submod.parameters()}
-        self.optimizer = torch.optim.AdamW(list(weights.values()), lr=setting["lr"], weight_decay=0.0, fused=True)
+        # A rank may hold no weights: a stage of activations only.
+        self.optimizers = [torch.optim.AdamW(list(weights.values()), lr=setting["lr"], weight_decay=0.0,
+                                             fused=True)] if weights else []
         self.tied, self.tied_group = self.shared_weights(weights)
 
     def my_stages(self):
@@ -273,8 +275,9 @@ class Rank:
         self.schedule.step(input_ids=batch, labels=batch, **target)
         for weight in self.tied:
             dist.all_reduce(weight.grad, group=self.tied_group)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         return sum(loss.item() for loss in losses)
 
     def train(self):
