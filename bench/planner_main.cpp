@@ -11,13 +11,19 @@
 #include "broker/planner/links_file.h"
 #include "broker/planner/planner.h"
 #include "broker/planner/search.h"
+#include "job/names.h"
 #include "tests/unit/planner/problems.h"
+#include "tests/unit/planner/worlds.h"
 
 namespace weft::bench {
 namespace {
 
 using broker::score_layout;
 using broker::Scored;
+using broker::testing::PlannedJob;
+using broker::testing::site_of;
+using broker::testing::SiteShape;
+using broker::testing::world_of;
 
 struct Card {
   const char* name;
@@ -260,6 +266,103 @@ void time_solutions(uint64_t seed) {
   }
 }
 
+// What the broker calls for a job, from graph to report.
+void time_job(uint64_t seed, const SiteShape& shape, bool compress,
+              job::PipelineSchedule schedule) {
+  PlannedJob job;
+  job.spec.pipeline.schedule = schedule;
+  broker::PlannerOptions options;
+  if (compress) options.compression = broker::testing::random_compression(seed);
+  const broker::PlannerWorld world = world_of(seed, shape);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto report = broker::plan_job(job.graph, job.spec, world.peers, world.links, options);
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
+  fmt::print(
+      "{{\"kind\":\"job\",\"peers\":{},\"memory_gib\":{},\"compressed\":{},\"schedule\":\"{}\","
+      "\"seconds\":{:.3f},\"stages\":{},\"step_s\":{}}}\n",
+      world.peers.size(), shape.memory_gib, compress, job::name_of(schedule), wall.count(),
+      report.ok() ? report->plan.stages.size() : 0,
+      report.ok() ? fmt::format("{:.6g}", report->prediction.step_s) : "null");
+  std::fflush(stdout);
+}
+
+void time_jobs(uint64_t seed) {
+  for (const SiteShape& shape : {SiteShape{4, 4, 80},
+                                 {4, 4, 4},
+                                 {8, 16, 80},
+                                 {8, 16, 3},
+                                 {8, 64, 80},
+                                 {8, 64, 3},
+                                 {8, 64, 1.6}}) {
+    for (const bool compress : {false, true}) {
+      using enum job::PipelineSchedule;
+      for (const auto schedule : {k1F1B, kZbH1, kAuto}) {
+        time_job(seed, shape, compress, schedule);
+      }
+    }
+  }
+}
+
+// What a plan of all peers with "auto" takes beside what the same planner finds with less to choose
+// from: over one of the sites, or under one of the schedules.
+void compare_with_less(uint64_t seed, const SiteShape& shape, int count) {
+  using enum job::PipelineSchedule;
+  PlannedJob job;
+  struct Ratio {
+    double sum = 0, worst = 0;
+    int count = 0;
+    void add(double ours, double other_s) {
+      if (!std::isfinite(other_s)) return;
+      sum += ours / other_s;
+      worst = std::max(worst, ours / other_s);
+      ++count;
+    }
+    std::string text() const {
+      return count == 0 ? "null" : fmt::format("[{:.4f},{:.3f}]", sum / count, worst);
+    }
+  };
+  Ratio site, plain, split;
+  double seconds = 0;
+  int planned = 0;
+  for (int i = 0; i < count; ++i) {
+    const broker::PlannerWorld world =
+        world_of(derive_seed({seed, static_cast<uint64_t>(i)}), shape);
+    const auto begin = std::chrono::steady_clock::now();
+    const double step_s = job.step_s(world, kAuto);
+    seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (!std::isfinite(step_s)) continue;
+    ++planned;
+    double alone = HUGE_VAL;
+    for (int32_t k = 0; k < shape.sites; ++k) {
+      alone = std::min(alone, job.step_s(site_of(world, k), kAuto));
+    }
+    site.add(step_s, alone);
+    plain.add(step_s, job.step_s(world, k1F1B));
+    split.add(step_s, job.step_s(world, kZbH1));
+  }
+  fmt::print(
+      "{{\"kind\":\"less\",\"sites\":{},\"peers\":{},\"memory_gib\":{},\"problems\":{},\"site\":{},"
+      "\"1f1b\":{},\"zb-h1\":{},\"seconds\":{:.3f}}}\n",
+      shape.sites, shape.sites * shape.each, shape.memory_gib, planned, site.text(), plain.text(),
+      split.text(), seconds / count);
+  std::fflush(stdout);
+}
+
+void compare_all_with_less(uint64_t seed) {
+  for (const SiteShape& shape : {SiteShape{2, 6, 4},
+                                 {4, 4, 4},
+                                 {2, 8, 4},
+                                 {4, 12, 3},
+                                 {8, 16, 3},
+                                 {8, 16, 6},
+                                 {8, 16, 80},
+                                 {20, 4, 4},
+                                 {8, 64, 3},
+                                 {8, 64, 1.6}}) {
+    compare_with_less(seed, shape, shape.sites * shape.each > 100 ? 4 : 8);
+  }
+}
+
 // The least steps of the layouts that one search finds, played under 1F1B and under the better of
 // it and ZB-H1.
 struct Played {
@@ -301,7 +404,7 @@ void compare_auto(uint64_t seed, int32_t peers, int count) {
     double sum = 0, worst = 0, seconds = 0;
     int found = 0;
   };
-  std::vector<Rule> rules = {{"1F1B"}, {"ZB-H1"}, {"half each"}, {"ZB-H1, a look at 1F1B"}};
+  std::vector<Rule> rules = {{"1F1B"}, {"ZB-H1"}, {"half each"}};
   int problems = 0;
   for (int i = 0; i < count; ++i) {
     broker::testing::ProblemShape shape;
@@ -320,12 +423,7 @@ void compare_auto(uint64_t seed, int32_t peers, int count) {
                  split = search_and_play(problem, kZbH1, 1);
     const Played halves =
         search_and_play(problem, k1F1B, 0.5).with(search_and_play(problem, kZbH1, 0.5));
-    // As broker/planner/planner.cpp has it.
-    const Played look = search_and_play(problem, k1F1B, 0.1);
-    const bool more = !std::isfinite(split.plain_s) ||
-                      look.plain_s < split.plain_s * (1 - broker::PlannerOptions{}.least_gain);
-    const Played looked = more ? split.with(look).with(plain) : split.with(look);
-    const std::vector<Played> played = {plain, split, halves, looked};
+    const std::vector<Played> played = {plain, split, halves};
     double best = HUGE_VAL;
     for (const Played& p : played) best = std::min(best, p.best_s);
     if (!std::isfinite(best)) continue;
@@ -353,6 +451,10 @@ int run(const std::string& what, const std::string& path, size_t each, uint64_t 
     time_solutions(seed);
   } else if (what == "optimum") {
     for (const bool compress : {false, true}) compare_with_everything(seed, 20, compress);
+  } else if (what == "jobs") {
+    time_jobs(seed);
+  } else if (what == "less") {
+    compare_all_with_less(seed);
   } else if (what == "auto") {
     for (const int32_t peers : {8, 16, 32, 64, 128, 512}) compare_auto(seed, peers, 24);
   } else if (what == "sites" || what == "network") {
@@ -381,7 +483,9 @@ int main(int argc, char** argv) {
   const size_t each = argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 1;
   const int code = weft::bench::run(what, path, each, seed);
   if (code == 2) {
-    fmt::print(stderr, "bench-planner time|optimum|auto|sites|network SEED [FILE [PEERS_EACH]]\n");
+    fmt::print(
+        stderr,
+        "bench-planner time|jobs|less|optimum|auto|sites|network SEED [FILE [PEERS_EACH]]\n");
   }
   return code;
 }

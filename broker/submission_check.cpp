@@ -219,11 +219,12 @@ class Checker {
     const size_t units = opdag::cut_units(graphs_.graph).size();
     if (spec_.pipeline.stages < 0 ||
         static_cast<size_t>(std::max(0, spec_.pipeline.stages)) > units) {
-      return make_error(Code::kInvalid,
-                        fmt::format("more stages than nodes: {} stages asked, the graph can be "
-                                    "cut into at most {} pieces",
-                                    spec_.pipeline.stages, units),
-                        fmt::format("ask for at most {} stages, or \"auto\"", units));
+      return make_error(
+          Code::kInvalid,
+          fmt::format("more stages than nodes: {} stages asked, the graph can be "
+                      "cut into at most {} piece{}",
+                      spec_.pipeline.stages, units, units == 1 ? "" : "s"),
+          fmt::format("ask for at most {} stage{}, or \"auto\"", units, units == 1 ? "" : "s"));
     }
     return {};
   }

@@ -4,6 +4,7 @@
 
 #include "broker/planner/chain_memory.h"
 #include "broker/planner/cost.h"
+#include "broker/planner/part.h"
 #include "opdag/derive.h"
 #include "opdag/op_table.h"
 
@@ -128,34 +129,6 @@ std::vector<std::vector<Chain::Values>> crossing_values(const std::vector<Flow>&
     }
   }
   return result;
-}
-
-// Of every share of the whole work the cut with the fewest bytes; both ends always.
-std::vector<int32_t> thin_cuts(const std::vector<double>& work, const std::vector<double>& bytes,
-                               int32_t most_cuts) {
-  const auto units = static_cast<int32_t>(work.size());
-  std::vector<int32_t> cuts{0};
-  if (units <= most_cuts) {
-    for (int32_t cut = 1; cut <= units; ++cut) cuts.push_back(cut);
-    return cuts;
-  }
-  double total = 0;
-  for (const double w : work) total += w;
-  // Half of a unit's share is its count, so that units without work are not all lost.
-  double share = 0;
-  int32_t bucket = 0, best = 0;
-  for (int32_t cut = 1; cut < units; ++cut) {
-    const auto at = static_cast<size_t>(cut);
-    share += (total > 0 ? work[at - 1] / total : 0) / 2 + 0.5 / units;
-    if (best == 0 || bytes[at] < bytes[static_cast<size_t>(best)]) best = cut;
-    const auto now = static_cast<int32_t>(share * (most_cuts - 1));
-    if (now == bucket) continue;
-    cuts.push_back(best);
-    bucket = now;
-    best = 0;
-  }
-  cuts.push_back(units);
-  return cuts;
 }
 
 // Cut before which a unit lies: unit is in run [c - 1, c).

@@ -31,6 +31,11 @@ ChainTimes times_of(const Problem& problem, const Layout& layout,
   const double slowest_s = problem.compressor ? slowest_stage(problem, layout) : 0;
   const Network& network = problem.network;
   ChainTimes times;
+  const size_t stages = layout.ends.size();
+  for (auto* each : {&times.forward, &times.backward, &times.there, &times.back, &times.there_bytes,
+                     &times.back_bytes, &times.awaited}) {
+    each->reserve(stages);
+  }
   CutMessages before, behind;  // at both ends of a stage
   int32_t begin = 0;
   for (size_t k = 0; k < layout.ends.size(); ++k) {
@@ -151,6 +156,7 @@ double estimate_under(const Problem& problem, const Layout& layout, const ChainT
   schedule.gap = gap;
   const auto stages = static_cast<int32_t>(layout.ends.size());
   std::vector<int32_t> warm_up;
+  warm_up.reserve(layout.ends.size());
   for (int32_t s = 0; s < stages; ++s) {
     warm_up.push_back(job::warm_up_of(schedule, stages - 1 - s));
   }
@@ -167,21 +173,25 @@ double estimate_layout(const Problem& problem, const Layout& layout) {
   return std::max(estimate_step(problem, layout), storing_seconds(problem, layout));
 }
 
-double estimate_step(const Problem& problem, const Layout& layout) {
+Estimate estimate(const Problem& problem, const Layout& layout) {
   const std::vector<bool> asked = asked_recompute(problem, layout);
   const ChainTimes times = times_of(problem, layout, asked);
   const int32_t wanted =
       std::min(problem.gap > 0 ? problem.gap : job::gap_for(times.widest, 0, times.compute),
                problem.schedule.micro_batches);
-  double least = kInfinity;
-  for (const MemoryPlan& plan : memory_plans(problem, layout, wanted)) {
+  Estimate best{kInfinity, {}};
+  for (MemoryPlan& plan : memory_plans(problem, layout, wanted)) {
     const double step_s =
         plan.recompute == asked
             ? estimate_under(problem, layout, times, plan.gap)
             : estimate_under(problem, layout, times_of(problem, layout, plan.recompute), plan.gap);
-    least = std::min(least, step_s);
+    if (step_s < best.step_s) best = {step_s, std::move(plan)};
   }
-  return least;
+  return best;
+}
+
+double estimate_step(const Problem& problem, const Layout& layout) {
+  return estimate(problem, layout).step_s;
 }
 
 }  // namespace weft::broker

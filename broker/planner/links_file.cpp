@@ -62,6 +62,8 @@ class LinksReader {
       return make_error(Code::kTooLarge, fmt::format("{} has {} bytes, at most {} are read",
                                                      source_, text.size(), kMaxBytes));
     }
+    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // spreadsheets write one
+    if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
     const std::vector<Line> lines = lines_of(text);
     if (lines.empty()) return make_error(Code::kInvalid, fmt::format("{} is empty", source_));
     const bool numbers = std::all_of(

@@ -1,17 +1,20 @@
 #include "broker/planner/local_search.h"
 
 #include <algorithm>
+#include <numeric>
+
+#include "base/rng.h"
 
 namespace weft::broker {
 namespace {
 
 class Climber {
  public:
-  Climber(const Problem& problem, Layout start, size_t most_trials, const Judge& judge)
+  Climber(const Problem& problem, Layout start, size_t most_trials, Judge judge)
       : problem_(problem),
-        judge_(judge),
+        judge_(std::move(judge)),
         best_(std::move(start)),
-        value_(judge(problem, best_)),
+        value_(judge_(problem, best_)),
         trials_(most_trials) {}
 
   Layout climb() {
@@ -20,10 +23,27 @@ class Climber {
       better = swap_peers() || better;
       better = replace_peers() || better;
       better = reverse_pieces() || better;
+      better = move_stages() || better;
       if (problem_.stages == 0) {
         better = drop_stages() || better;
         better = add_stages() || better;
       }
+    }
+    return best_;
+  }
+
+  Layout wander(Rng rng) {
+    climb();
+    while (trials_ > 1) {
+      const Layout kept = best_;
+      const double value = value_;
+      for (uint64_t moves = 2 + rng.below(3); moves > 0; --moves) disturb(rng);
+      value_ = judge_(problem_, best_);
+      --trials_;
+      climb();
+      if (value_ < value * (1 - 1e-9)) continue;
+      best_ = kept;
+      value_ = value;
     }
     return best_;
   }
@@ -40,6 +60,30 @@ class Climber {
     value_ = value;
     best_ = layout;
     return true;
+  }
+
+  void disturb(Rng& rng) {
+    const size_t a = rng.below(stages()), b = rng.below(stages());
+    const std::vector<int32_t> others = idle();
+    switch (rng.below(3)) {
+      case 0:
+        if (others.empty()) break;
+        best_.peers[a] = others[rng.below(others.size())];
+        return;
+      case 1:
+        if (a + 1 < stages()) {
+          const int32_t low = begin_of(a) + 1, high = best_.ends[a + 1] - 1;
+          best_.ends[a] =
+              low + static_cast<int32_t>(rng.below(static_cast<uint64_t>(high - low + 1)));
+        }
+        return;
+      default:
+        break;
+    }
+    if (a == b) return;
+    Layout layout = best_;
+    std::swap(layout.peers[a], layout.peers[b]);
+    best_ = with_lengths_swapped(std::move(layout), std::min(a, b), std::max(a, b));
   }
 
   bool move_boundaries() {
@@ -61,6 +105,37 @@ class Climber {
       for (size_t b = a + 1; b < stages(); ++b) {
         Layout layout = best_;
         std::swap(layout.peers[a], layout.peers[b]);
+        better = take(layout) || better;
+        better = take(with_lengths_swapped(std::move(layout), a, b)) || better;
+      }
+    }
+    return better;
+  }
+
+  // Two stages change places with all they compute but for what lies between them.
+  Layout with_lengths_swapped(Layout layout, size_t a, size_t b) const {
+    const int32_t longer = (best_.ends[b] - begin_of(b)) - (best_.ends[a] - begin_of(a));
+    for (size_t k = a; k < b; ++k) layout.ends[k] += longer;
+    return layout;
+  }
+
+  // A stage moves to another place with its peer and length.
+  bool move_stages() {
+    bool better = false;
+    for (size_t from = 0; from < stages(); ++from) {
+      for (size_t to = 0; to < stages(); ++to) {
+        if (to == from || to + 1 == from) continue;  // the latter swaps neighbours
+        Layout layout = best_;
+        std::vector<int32_t> lengths;
+        for (size_t k = 0; k < stages(); ++k) lengths.push_back(best_.ends[k] - begin_of(k));
+        const auto move = [&](std::vector<int32_t>& items) {
+          const int32_t item = items[from];
+          items.erase(items.begin() + static_cast<std::ptrdiff_t>(from));
+          items.insert(items.begin() + static_cast<std::ptrdiff_t>(to), item);
+        };
+        move(layout.peers);
+        move(lengths);
+        std::partial_sum(lengths.begin(), lengths.end(), layout.ends.begin());
         better = take(layout) || better;
       }
     }
@@ -145,7 +220,7 @@ class Climber {
   }
 
   const Problem& problem_;
-  const Judge& judge_;
+  Judge judge_;
   Layout best_;
   double value_;
   size_t trials_;
@@ -156,6 +231,10 @@ class Climber {
 Layout improve(const Problem& problem, const Layout& start, size_t most_trials,
                const Judge& judge) {
   return Climber(problem, start, most_trials, judge).climb();
+}
+
+Layout wander(const Problem& problem, const Layout& start, size_t most_trials, uint64_t seed) {
+  return Climber(problem, start, most_trials, estimate_layout).wander(Rng(seed));
 }
 
 }  // namespace weft::broker

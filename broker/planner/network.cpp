@@ -85,6 +85,27 @@ Network::Network(const std::vector<std::string>& ids, const std::vector<PlannerL
   }
 }
 
+Network Network::among(const std::vector<int32_t>& peers) const {
+  Network part(peers.size());
+  for (size_t a = 0; a < peers.size(); ++a) {
+    const auto from = static_cast<size_t>(peers[a]);
+    part.groups_of_[a] = groups_of_[from];
+    part.known_[a] = known_[from];
+    for (size_t b = 0; b < peers.size(); ++b) {
+      const size_t here = a * part.peers_ + b,
+                   there = from * peers_ + static_cast<size_t>(peers[b]);
+      part.latency_[here] = latency_[there];
+      part.pair_[here] = pair_[there];
+      part.rate_[here] = rate_[there];
+      part.assumed_[here] = assumed_[there];
+    }
+  }
+  part.line_seconds_per_byte_ = line_seconds_per_byte_;
+  part.line_names_ = line_names_;
+  part.measured_ = measured_;
+  return part;
+}
+
 void Network::fill_holes(std::vector<bool>& listed) {
   double slowest = 0, farthest = 0;
   for (size_t i = 0; i < listed.size(); ++i) {

@@ -41,6 +41,9 @@ class Network {
   Network(const std::vector<std::string>& ids, const std::vector<PlannerLink>& links,
           const std::vector<PlannerAccess>& access);
 
+  // Of some of the peers: peer i of the result is peers[i] here. Lines stay, without the others.
+  Network among(const std::vector<int32_t>& peers) const;
+
   size_t peers() const { return peers_; }
   double latency_s(size_t from, size_t to) const { return latency_[from * peers_ + to]; }
   // Of one flow that has every line for itself.

@@ -95,6 +95,32 @@ Order nearest_path(const Network& network, int32_t first, double bytes) {
   return path;
 }
 
+double speed_of(const Problem& problem, int32_t peer) {
+  const double work = whole_work(problem, peer);
+  return work > 0 ? 1 / work : 0;
+}
+
+}  // namespace
+
+Order most_promising(const Problem& problem, Order group, size_t size) {
+  std::erase_if(
+      group, [&](int32_t peer) { return !(problem.memory_bytes[static_cast<size_t>(peer)] > 0); });
+  if (group.size() > size) {
+    std::stable_sort(group.begin(), group.end(), [&](int32_t a, int32_t b) {
+      return whole_work(problem, a) < whole_work(problem, b);
+    });
+    Order rest(group.begin() + static_cast<std::ptrdiff_t>(2 * size / 3), group.end());
+    group.resize(2 * size / 3);
+    sort_by_room(problem, rest);
+    group.insert(group.end(), rest.begin(),
+                 rest.begin() + static_cast<std::ptrdiff_t>(size - group.size()));
+  }
+  std::sort(group.begin(), group.end());
+  return group;
+}
+
+namespace {
+
 bool few_enough(size_t items, size_t most) {
   size_t count = 1;
   for (size_t i = 2; i <= items; ++i) {
@@ -124,6 +150,12 @@ void sort_by_room(const Problem& problem, Order& order) {
   });
 }
 
+void sort_slowest_first(const Problem& problem, Order& order) {
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return whole_work(problem, a) > whole_work(problem, b);
+  });
+}
+
 std::vector<Order> promising_orders(const Problem& problem, const Dendrogram& tree,
                                     const std::vector<Order>& sites, size_t most) {
   std::vector<Order> orders;
@@ -136,6 +168,14 @@ std::vector<Order> promising_orders(const Problem& problem, const Dendrogram& tr
     return orders;
   }
   const double bytes = typical_bytes(problem.chain);
+  Order by_speed = given;
+  std::stable_sort(by_speed.begin(), by_speed.end(), [&](int32_t a, int32_t b) {
+    return whole_work(problem, a) < whole_work(problem, b);
+  });
+  Order slowest_first = given;
+  sort_slowest_first(problem, slowest_first);
+  // Where all ways are alike memory counts more than any path.
+  if (sites.size() < 2) add_distinct(orders, slowest_first);
   const Order path = path_order(tree, problem.network, bytes);
   if (problem.network.measured()) {
     add_distinct(orders, path);
@@ -145,25 +185,25 @@ std::vector<Order> promising_orders(const Problem& problem, const Dendrogram& tr
   sort_by_room(problem, by_room);
   add_distinct(orders, by_room);
   if (sites.size() > 1) {
-    std::vector<Order> sorted = sites;
-    for (Order& site : sorted) sort_by_room(problem, site);
-    std::vector<size_t> sequence(sites.size());
-    std::iota(sequence.begin(), sequence.end(), size_t{0});
-    if (few_enough(sites.size(), 24)) {
-      do {
-        add_distinct(orders, concatenated(sorted, sequence));
-      } while (orders.size() < most && std::next_permutation(sequence.begin(), sequence.end()));
-    } else {
+    std::vector<Order> by_size = sites, slow_first = sites;
+    for (Order& site : by_size) sort_by_room(problem, site);
+    for (Order& site : slow_first) sort_slowest_first(problem, site);
+    for (const std::vector<Order>& sorted : {slow_first, by_size}) {
+      std::vector<size_t> sequence(sites.size());
+      std::iota(sequence.begin(), sequence.end(), size_t{0});
+      if (few_enough(sites.size(), 24)) {
+        do {
+          add_distinct(orders, concatenated(sorted, sequence));
+        } while (orders.size() < most && std::next_permutation(sequence.begin(), sequence.end()));
+        continue;
+      }
       for (size_t first = 0; first < sites.size() && orders.size() < most; ++first) {
         add_distinct(orders, concatenated(sorted, nearest_sequence(problem, sorted, first, bytes)));
       }
     }
   }
-  Order by_speed = given;
-  std::stable_sort(by_speed.begin(), by_speed.end(), [&](int32_t a, int32_t b) {
-    return whole_work(problem, a) < whole_work(problem, b);
-  });
   add_distinct(orders, by_speed);
+  add_distinct(orders, slowest_first);
   constexpr size_t kFewPeers = 64;
   if (problem.network.measured() && problem.peers() <= kFewPeers) {
     for (const int32_t first : by_speed) {
@@ -173,6 +213,41 @@ std::vector<Order> promising_orders(const Problem& problem, const Dendrogram& tr
   }
   if (orders.size() > most) orders.resize(std::max<size_t>(most, 1));
   return orders;
+}
+
+std::vector<Order> promising_parts(const Problem& problem, const Dendrogram& tree,
+                                   const std::vector<Order>& sites, size_t size, size_t most) {
+  const size_t least = std::max<size_t>(2, static_cast<size_t>(problem.stages));
+  std::vector<std::pair<double, Order>> ranked;
+  for (const Order& site : sites) {
+    Order part = most_promising(problem, site, size);
+    if (part.size() < least) continue;
+    double speed = 0;
+    for (const int32_t peer : part) speed += speed_of(problem, peer);
+    ranked.emplace_back(speed, std::move(part));
+  }
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  Order everybody(problem.peers());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  std::vector<Order> parts;
+  add_distinct(parts, most_promising(problem, everybody, size));
+  const size_t most_sites = sites.size() > 1 ? 2 * most / 3 : most;
+  for (auto& [speed, part] : ranked) {
+    if (parts.size() <= most_sites) add_distinct(parts, std::move(part));
+  }
+  // Sites together, those with the fastest ways between them first.
+  for (size_t k = 0; k < tree.merges.size() && parts.size() < most; ++k) {
+    const Order members = tree.members(tree.peers + static_cast<int32_t>(k));
+    const auto inside = [&](const Order& site) {
+      return site.size() < members.size() &&
+             std::find(members.begin(), members.end(), site.front()) != members.end();
+    };
+    if (std::count_if(sites.begin(), sites.end(), inside) < 2) continue;
+    Order part = most_promising(problem, members, size);
+    if (part.size() >= least) add_distinct(parts, std::move(part));
+  }
+  return parts;
 }
 
 }  // namespace weft::broker

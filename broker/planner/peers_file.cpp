@@ -44,6 +44,10 @@ Status read_site(const toml::table& table, const std::string& what, PlannerWorld
     return make_error(Code::kInvalid, fmt::format("{}: no peer is in site \"{}\"", what, name),
                       "name it in the site of some [[peer]], or leave it out");
   }
+  if (rate == 0 && table.contains("bandwidth_mbit_s")) {
+    return make_error(Code::kInvalid, fmt::format("{}: bandwidth_mbit_s is 0", what),
+                      "leave it out where nothing limits what goes between two of its peers");
+  }
   if (up > 0 || down > 0) world.access.push_back({"site " + name, members, up, down});
   if (rate == 0 && latency == 0) return {};
   for (const std::string& from : members) {

@@ -1,8 +1,10 @@
 #include "broker/planner/planner.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 
@@ -43,9 +45,9 @@ Status check_asked(const opdag::Cuts& cuts, int32_t asked, size_t peers) {
   if (asked > static_cast<int32_t>(units)) {
     return make_error(Code::kInvalid,
                       fmt::format("more stages than nodes: {} stages asked, the graph can be cut "
-                                  "into at most {} pieces",
-                                  asked, units),
-                      fmt::format("ask for at most {} stages", units));
+                                  "into at most {} piece{}",
+                                  asked, units, units == 1 ? "" : "s"),
+                      fmt::format("ask for at most {} stage{}", units, units == 1 ? "" : "s"));
   }
   if (peers == 0) {
     return make_error(Code::kUnavailable, "no peers: none is idle",
@@ -135,7 +137,37 @@ size_t pick(const std::vector<Realised>& plans, double least_gain) {
   return chosen;
 }
 
+// More stages than peers that can hold any piece; names some that cannot.
+std::optional<Error> too_few_with_room(const PlanInputs& in, const GraphChain& chain) {
+  const Chain& costs = chain.problem.chain;
+  double least = std::numeric_limits<double>::infinity();
+  for (int32_t cut = 0; cut < costs.units; ++cut) {
+    least = std::min(least, run_bytes(costs, costs.at(cut, cut + 1), 1));
+  }
+  constexpr size_t kNamed = 3;
+  std::vector<std::string> named;
+  size_t small = 0;
+  for (size_t peer = 0; peer < in.peers.size(); ++peer) {
+    const double room = room_of(in, static_cast<int32_t>(peer));
+    if (room >= least) continue;
+    if (++small <= kNamed) {
+      named.push_back(fmt::format("{} with {} to plan with", in.peers[peer].id, mebibytes(room)));
+    }
+  }
+  const size_t left = in.peers.size() - small;
+  if (left == 0 || static_cast<size_t>(in.spec.pipeline.stages) <= left) return std::nullopt;
+  return make_error(
+      Code::kUnavailable,
+      fmt::format("{} stages need as many peers with room for a piece of the model, the least of "
+                  "which needs {}; {} of {} {} too small: {}{}",
+                  in.spec.pipeline.stages, mebibytes(least), small, in.peers.size(),
+                  small == 1 ? "is" : "are", fmt::join(named, ", "),
+                  small > kNamed ? fmt::format(" and {} more", small - kNamed) : ""),
+      fmt::format("ask for at most {} stage{}, or add peers", left, left == 1 ? "" : "s"));
+}
+
 Error no_room(const PlanInputs& in, const GraphChain& chain) {
+  if (auto error = too_few_with_room(in, chain)) return std::move(*error);
   const Chain& costs = chain.problem.chain;
   const int32_t asked = in.spec.pipeline.stages;
   double unit = 0, total = 0;
@@ -167,7 +199,9 @@ Error no_room(const PlanInputs& in, const GraphChain& chain) {
                       ? fmt::format(", of which {} are free",
                                     mebibytes(static_cast<double>(best.free_memory_bytes)))
                       : ""),
-      "add peers, ask for more stages, or export a smaller micro-batch");
+      asked > 0 && static_cast<size_t>(asked) < in.peers.size()
+          ? "add peers, ask for more stages, or export a smaller micro-batch"
+          : "add peers, or export a smaller micro-batch");
 }
 
 struct Candidates {
@@ -265,29 +299,17 @@ struct Searched {
   std::optional<Candidates> split;
 };
 
-// The same layout need not be best under both schedules. So each is searched, and each plays what
-// was found for the other. Of many peers, whose plans take long, ZB-H1 has the effort, since its
-// layouts are the better ones under either, unless a look at 1F1B, which needs less memory, finds
-// better ones (bench/planner --only auto).
-Result<Searched> search_both(const PlanInputs& in, const PlanInputs& split, const GraphChain& chain,
-                             double least_gain) {
+// The same layout need not be best under both schedules, and ZB-H1 needs more memory. So each is
+// searched, of many peers with half the work, and each plays what was found for the other
+// (bench/planner --only auto).
+Result<Searched> search_both(const PlanInputs& in, const PlanInputs& split,
+                             const GraphChain& chain) {
   constexpr size_t kFew = 12;
-  constexpr double kLook = 0.1;
-  const bool few = in.peers.size() <= kFew;
-  WEFT_TRY(Candidates zero, find_candidates(split, chain));
-  WEFT_TRY(Candidates found, find_candidates(in, chain, few ? 1 : kLook));
+  const double share = in.peers.size() <= kFew ? 1 : 0.5;
+  WEFT_TRY(Candidates zero, find_candidates(split, chain, share));
+  WEFT_TRY(Candidates found, find_candidates(in, chain, share));
   Candidates played;
   add_played(in, zero, played);
-  const auto better = [&] {
-    return played.plans.empty() ||
-           (!found.plans.empty() &&
-            quicker(choose(found, least_gain), choose(played, least_gain), least_gain));
-  };
-  if (!few && better()) {
-    WEFT_TRY(Candidates all, find_candidates(in, chain));
-    add_candidates(found, all);
-    found = std::move(all);
-  }
   add_played(split, found, zero);
   add_candidates(played, found);
   drop_untimed(zero);
@@ -338,7 +360,7 @@ Result<PlanReport> plan_job(const opdag::Graph& graph, const job::JobSpec& spec,
   if (spec.pipeline.schedule == job::PipelineSchedule::kAuto && peers.size() > 1 && any_timed(in)) {
     PlanInputs split = in;
     split.schedule.kind = job::PipelineSchedule::kZbH1;
-    WEFT_TRY(searched, search_both(in, split, chain, options.least_gain));
+    WEFT_TRY(searched, search_both(in, split, chain));
   } else {
     WEFT_TRY(searched.plain, find_candidates(in, chain));
   }

@@ -11,10 +11,6 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-bool any(const std::vector<bool>& flags) {
-  return std::find(flags.begin(), flags.end(), true) != flags.end();
-}
-
 }  // namespace
 
 size_t stage_of(const Layout& layout, int32_t unit) {
@@ -139,10 +135,6 @@ Scored score_layout(const Problem& problem, const Layout& layout) {
   }
   best.step_s = std::max(best.step_s, storing_seconds(problem, layout));
   return best;
-}
-
-bool recomputes(const Problem& problem, const Layout& layout) {
-  return any(score_layout(problem, layout).recompute);
 }
 
 double slowest_stage(const Problem& problem, const Layout& layout) {

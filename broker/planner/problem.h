@@ -142,6 +142,11 @@ double storing_seconds(const Problem& problem, const Layout& layout);
 // form, for searching; exact: played, the judge.
 double estimate_layout(const Problem& problem, const Layout& layout);
 double estimate_step(const Problem& problem, const Layout& layout);  // as if storing took nothing
+struct Estimate {
+  double step_s = 0;
+  MemoryPlan plan;  // with which it takes that
+};
+Estimate estimate(const Problem& problem, const Layout& layout);  // likewise
 inline constexpr size_t kPlayedActions = 40000;  // at most, of a step that is scored
 struct Scored {
   Layout layout;
@@ -150,9 +155,6 @@ struct Scored {
   std::vector<bool> recompute;  // by stage
 };
 Scored score_layout(const Problem& problem, const Layout& layout);
-// Whether a stage of it does, as score_layout has it.
-bool recomputes(const Problem& problem, const Layout& layout);
-
 // The largest compute of a stage; to tell equal scores apart.
 double slowest_stage(const Problem& problem, const Layout& layout);
 

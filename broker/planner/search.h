@@ -10,8 +10,13 @@
 // 4. The best by the closed form are played (pipeline.h), with the best single peer and the best
 //    single site always among them; no answer is worse than either.
 //
-// The work is bounded by counted operations, not by a clock: about half a second for 512 peers and
-// 200 units. "auto" takes two such searches at most, and a short one (planner.cpp).
+// Of many peers 1 to 3 run over parts of them (sites, sites close together, the most promising of
+// all), with fewer places to cut; what they found is refined with all places among the peers it
+// uses and those like them. A site's peers are in its part with the slowest first, too: with little
+// memory the order of unequal peers decides what fits.
+//
+// The work is bounded by counted operations, not by a clock: half a second to one for 512 peers and
+// 200 units. "auto" takes two searches of half the work each (planner.cpp).
 #pragma once
 
 #include <optional>

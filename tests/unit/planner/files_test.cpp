@@ -67,6 +67,9 @@ TEST(PeersFile, NamesWhatIsWrong) {
   EXPECT_THAT(peers_error("peer = 3\n"), HasSubstr("peer must be tables"));
   EXPECT_THAT(peers_error("[[peer]]\nid='a'\n[[site]]\nname='x'\n"),
               HasSubstr("no peer is in site"));
+  EXPECT_THAT(peers_error("[[peer]]\nid='a'\nsite='x'\n[[site]]\nname='x'\nlatency_ms=5\n"
+                          "bandwidth_mbit_s=0\n"),
+              HasSubstr("bandwidth_mbit_s is 0"));
   EXPECT_THAT(peers_error("links = 1\n"), HasSubstr("unknown key links"));
   EXPECT_THAT(peers_error("[[peer\n"), HasSubstr("line 1"));
 }
@@ -107,6 +110,15 @@ TEST(LinksFile, ReadsAMatrixWithHoles) {
   EXPECT_EQ(world.links[1].from, "node-1");
   EXPECT_EQ(world.links[1].bandwidth_mbit_s, 11);
   EXPECT_THAT(world.notes, Contains(HasSubstr("2 empty cells")));
+}
+
+TEST(LinksFile, AByteOrderMarkIsNoPartOfIt) {
+  for (const std::string text : {"from,to,latency_ms,bandwidth_mbit_s\na,b,1,10\n", "0,1\n2,0\n"}) {
+    PlannerWorld world;
+    ASSERT_EQ(error_of(add_links("\xEF\xBB\xBF" + text, "l.csv", world)), "");
+    EXPECT_EQ(world.peers.size(), 2u);
+    EXPECT_FALSE(world.links.empty());
+  }
 }
 
 TEST(LinksFile, RefusesWhatMeansNothing) {

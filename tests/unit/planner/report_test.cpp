@@ -161,6 +161,24 @@ TEST(PlanReport, TooLittleMemoryIsExplained) {
   EXPECT_THAT(report.error().message, HasSubstr("the largest (p0)"));
 }
 
+TEST(PlanReport, PeersTooSmallForAnyOfTheStagesAskedForAreNamed) {
+  const opdag::Graph graph = chain_graph(8, 4, 64);
+  job::JobSpec spec = chain_spec(8);
+  spec.pipeline.stages = 2;
+  std::vector<PlannerPeer> peers{{"large", 1, 1 << 30}, {"tiny", 1, 1000}};
+  const auto report = plan_job(graph, spec, peers, {});
+  ASSERT_FALSE(report.ok());
+  EXPECT_EQ(report.error().code, Code::kUnavailable);
+  EXPECT_THAT(report.error().message, HasSubstr("2 stages need as many peers with room"));
+  EXPECT_THAT(report.error().message, HasSubstr("1 of 2 is too small: tiny with 1 MiB"));
+  EXPECT_THAT(report.error().next, HasSubstr("at most 1 stage, or"));
+  for (int i = 0; i < 5; ++i) peers.push_back({"tiny-" + std::to_string(i), 1, 1000});
+  EXPECT_THAT(plan_job(graph, spec, peers, {}).error().message, HasSubstr(" and 3 more"));
+  // With none that holds a piece the whole is told.
+  peers.erase(peers.begin());
+  EXPECT_THAT(plan_job(graph, spec, peers, {}).error().message, HasSubstr("too little memory"));
+}
+
 TEST(PlanReport, LooksAtTheFastestOfVeryManyPeers) {
   const opdag::Graph graph = chain_graph(8, 4, 16);
   std::vector<PlannerPeer> peers;

@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <numeric>
 #include <set>
 
+#include "broker/planner/cluster.h"
 #include "broker/planner/local_search.h"
+#include "broker/planner/part.h"
 #include "broker/planner/split.h"
 #include "tests/unit/planner/problems.h"
 
@@ -123,9 +126,67 @@ TEST(Search, FindsExactlyTheStagesAskedFor) {
   }
 }
 
+// What holds of a part holds of the whole.
+RC_GTEST_PROP(SearchProperty, PartsAreScoredAsTheWholeIs, ()) {
+  ProblemShape shape;
+  shape.peers = *rc::gen::inRange(2, 12);
+  shape.units = *rc::gen::inRange(3, 40);
+  shape.micro_batches = *rc::gen::element(1, 4, 16);
+  shape.tight_memory = *rc::gen::arbitrary<bool>();
+  shape.access = *rc::gen::arbitrary<bool>();
+  shape.compress = *rc::gen::arbitrary<bool>();
+  shape.checkpoints = *rc::gen::arbitrary<bool>();
+  Problem problem = random_problem(*rc::gen::arbitrary<uint64_t>(), shape);
+  problem.chain.ties.push_back({0, shape.units - 1, 1e5});
+  std::vector<int32_t> peers(problem.peers());
+  std::iota(peers.begin(), peers.end(), 0);
+  Rng rng(*rc::gen::arbitrary<uint64_t>());
+  rng.shuffle(peers);
+  peers.resize(1 + rng.below(peers.size()));
+  const std::vector<int32_t> cuts = thin_cuts(problem, 2 + static_cast<int32_t>(rng.below(40)));
+  RC_ASSERT(cuts.front() == 0 && cuts.back() == shape.units);
+  RC_ASSERT(std::is_sorted(cuts.begin(), cuts.end()));
+  RC_ASSERT(std::adjacent_find(cuts.begin(), cuts.end()) == cuts.end());
+  const Problem part = among_cuts(among_peers(problem, peers), cuts);
+  Layout layout;
+  for (size_t cut = 1; cut < cuts.size() && layout.peers.size() < peers.size(); ++cut) {
+    if (rng.below(2) == 0) continue;
+    layout.peers.push_back(static_cast<int32_t>(layout.peers.size()));
+    layout.ends.push_back(static_cast<int32_t>(cut));
+  }
+  if (layout.peers.empty()) {
+    layout.peers = {0};
+    layout.ends = {0};
+  }
+  layout.ends.back() = part.chain.units;
+  Layout whole = layout;
+  for (int32_t& peer : whole.peers) peer = peers[static_cast<size_t>(peer)];
+  for (int32_t& end : whole.ends) end = cuts[static_cast<size_t>(end)];
+  const Scored a = score_layout(part, layout), b = score_layout(problem, whole);
+  RC_ASSERT(a.step_s == b.step_s);
+  RC_ASSERT(a.gap == b.gap);
+  RC_ASSERT(estimate_layout(part, layout) == estimate_layout(problem, whole));
+}
+
+TEST(LocalSearch, WandersNoFurtherThanItSaysAndAlwaysTheSameWay) {
+  ProblemShape shape;
+  shape.peers = 8;
+  shape.units = 40;
+  const Problem problem = random_problem(5, shape);
+  const Layout start{{0, 1, 2}, {10, 20, 40}};
+  double before = estimate_layout(problem, start);
+  for (const size_t trials : {1, 50, 2000, 20000}) {
+    const Layout found = wander(problem, start, trials, 7);
+    EXPECT_EQ(found, wander(problem, start, trials, 7));
+    const double step_s = estimate_layout(problem, found);
+    EXPECT_LE(step_s, before) << "more trials begin as fewer do";
+    before = step_s;
+  }
+}
+
 RC_GTEST_PROP(SearchProperty, IsNeverWorseThanTheBestPeerOrSiteAndNeverOverMemory, ()) {
   ProblemShape shape;
-  shape.peers = *rc::gen::inRange(1, 14);
+  shape.peers = *rc::gen::inRange(1, 30);
   shape.units = *rc::gen::inRange(1, 30);
   shape.micro_batches = *rc::gen::element(1, 4, 16, 64);
   shape.tight_memory = *rc::gen::arbitrary<bool>();
