@@ -22,7 +22,8 @@ inline bool is_gradient(ActionKind kind) {
   return kind == ActionKind::kSendGradient || kind == ActionKind::kRecvGradient;
 }
 
-// Each edge has two channels, of activations and of gradients. The action must be a send or receive.
+// Each edge has two channels, of activations and of gradients. The action must be a send or a
+// receive.
 inline size_t channel_of(const Action& action) {
   return 2 * static_cast<size_t>(action.edge) + (is_gradient(action.kind) ? 1 : 0);
 }

@@ -106,14 +106,15 @@ Order most_promising(const Problem& problem, Order group, size_t size) {
   std::erase_if(
       group, [&](int32_t peer) { return !(problem.memory_bytes[static_cast<size_t>(peer)] > 0); });
   if (group.size() > size) {
+    const size_t roomy = std::max(size / 3, std::min(size, static_cast<size_t>(problem.stages)));
+    const auto fast = static_cast<std::ptrdiff_t>(size - roomy);
     std::stable_sort(group.begin(), group.end(), [&](int32_t a, int32_t b) {
       return whole_work(problem, a) < whole_work(problem, b);
     });
-    Order rest(group.begin() + static_cast<std::ptrdiff_t>(2 * size / 3), group.end());
-    group.resize(2 * size / 3);
+    Order rest(group.begin() + fast, group.end());
     sort_by_room(problem, rest);
-    group.insert(group.end(), rest.begin(),
-                 rest.begin() + static_cast<std::ptrdiff_t>(size - group.size()));
+    std::copy_n(rest.begin(), roomy, group.begin() + fast);
+    group.resize(size);
   }
   std::sort(group.begin(), group.end());
   return group;
@@ -204,8 +205,8 @@ std::vector<Order> promising_orders(const Problem& problem, const Dendrogram& tr
   }
   add_distinct(orders, by_speed);
   add_distinct(orders, slowest_first);
-  constexpr size_t kFewPeers = 64;
-  if (problem.network.measured() && problem.peers() <= kFewPeers) {
+  constexpr size_t kMostOfPaths = 64;
+  if (problem.network.measured() && problem.peers() <= kMostOfPaths) {
     for (const int32_t first : by_speed) {
       if (orders.size() >= most) break;
       add_distinct(orders, nearest_path(problem.network, first, bytes));
@@ -231,7 +232,8 @@ std::vector<Order> promising_parts(const Problem& problem, const Dendrogram& tre
   Order everybody(problem.peers());
   std::iota(everybody.begin(), everybody.end(), 0);
   std::vector<Order> parts;
-  add_distinct(parts, most_promising(problem, everybody, size));
+  Order best = most_promising(problem, everybody, size);
+  if (best.size() >= least) add_distinct(parts, std::move(best));
   const size_t most_sites = sites.size() > 1 ? 2 * most / 3 : most;
   for (auto& [speed, part] : ranked) {
     if (parts.size() <= most_sites) add_distinct(parts, std::move(part));

@@ -22,13 +22,13 @@ void sort_by_room(const Problem& problem, Order& order);
 void sort_slowest_first(const Problem& problem, Order& order);
 
 // Distinct orders over all peers, the most promising first, at most `most`: all of them if that is
-// enough, else the tree's path and its reverse, by room, by speed, the slowest first, the sites
-// permuted, and the shortest paths found from every peer.
+// enough, else in one site the slowest first, the tree's path and its reverse, by room, the sites
+// permuted, by speed, the slowest first, and the shortest paths found from every peer.
 std::vector<Order> promising_orders(const Problem& problem, const Dendrogram& tree,
                                     const std::vector<Order>& sites, size_t most);
 
-// At most `size` of a group, those with room: two thirds of them the fastest, the rest those with
-// the most memory. Ascending.
+// At most `size` of a group, those with room: two thirds of them the fastest (less where more
+// stages are asked for), the rest those with the most memory. Ascending.
 Order most_promising(const Problem& problem, Order group, size_t size);
 
 // Groups of peers worth a search of their own, at most `most`: everybody, the fastest sites, sites

@@ -15,8 +15,8 @@ Problem among_peers(const Problem& problem, const std::vector<int32_t>& peers);
 // Cut i of the result is cuts[i] of the problem: ascending, from 0 to its last.
 Problem among_cuts(const Problem& problem, const std::vector<int32_t>& cuts);
 
-// work, bytes: [unit] and [cut before it]. At most `most` cuts: of every share of the whole work
-// the one with the fewest bytes; both ends always.
+// work, bytes: [unit] and [cut before it]. All cuts of at most `most` units, else about `most`: of
+// every share of the whole work the one with the fewest bytes; both ends always.
 std::vector<int32_t> thin_cuts(const std::vector<double>& work, const std::vector<double>& bytes,
                                int32_t most);
 // The same of a problem.

@@ -23,17 +23,12 @@ class ManyPeers {
 
   Found run() {
     const size_t size = std::max(kPart, 2 * static_cast<size_t>(problem_.stages));
-    // Where most peers are asked for, parts of them are no plan.
-    const bool most = 2 * static_cast<size_t>(problem_.stages) >= problem_.peers();
-    std::vector<Order> parts;
-    if (!most) parts = promising_parts(problem_, tree_, sites_, size, kParts);
-    for (const Order& part : parts) {
-      explore(among_peers(coarse_, part), cuts_, part,
-              kPartsShare / static_cast<double>(parts.size()));
-    }
     Order everybody(problem_.peers());
     std::iota(everybody.begin(), everybody.end(), 0);
     const Order many = most_promising(problem_, everybody, std::max(kMany, size));
+    if (many.empty()) return nothing();
+    search_parts(size);
+    search_other_sites();
     explore(among_peers(coarse_, many), cuts_, many, kWholeShare);
     if (known_.items().empty()) {  // what fits with all places to cut only
       std::vector<int32_t> all(static_cast<size_t>(problem_.chain.units) + 1);
@@ -47,6 +42,38 @@ class ManyPeers {
   static constexpr int32_t kCuts = 64;
   static constexpr size_t kPart = 24, kParts = 12, kMany = 96, kFocus = 48;
   static constexpr double kPartsShare = 0.1, kWholeShare = 0.4;
+
+  Found nothing() const {
+    Found none;
+    none.sites = sites_;
+    return none;
+  }
+
+  // Where most peers are asked for, parts of them are no plan.
+  void search_parts(size_t size) {
+    if (2 * static_cast<size_t>(problem_.stages) >= problem_.peers()) return;
+    parts_ = promising_parts(problem_, tree_, sites_, size, kParts);
+    // Some splits are made whatever they take.
+    std::erase_if(parts_, [&](const Order& part) {
+      return split_cost(coarse_, part.size(), {}) > kPartsShare * options_.operations;
+    });
+    for (const Order& part : parts_) {
+      explore(among_peers(coarse_, part), cuts_, part,
+              kPartsShare / static_cast<double>(parts_.size()));
+    }
+  }
+
+  // So that the best single site is among the sites that are no parts, too, if it is there.
+  void search_other_sites() {
+    Budget budget(kPartsShare * options_.operations);
+    for (const Order& site : sites_) {
+      const Order part = most_promising(problem_, site, kPart);
+      if (part.size() < 2 || std::find(parts_.begin(), parts_.end(), part) != parts_.end())
+        continue;
+      if (!budget.spend(2 * split_cost(coarse_, part.size(), {}))) return;
+      explore(among_peers(coarse_, part), cuts_, part, 0);
+    }
+  }
 
   // part: of these peers, with these cuts.
   void explore(const Problem& part, const std::vector<int32_t>& cuts, const Order& peers,
@@ -68,6 +95,7 @@ class ManyPeers {
   }
 
   Found refine(size_t size) {
+    if (known_.items().empty()) return nothing();
     const Order focus = focus_of(size);
     std::vector<int32_t> at(problem_.peers(), -1);
     for (size_t i = 0; i < focus.size(); ++i) {
@@ -118,15 +146,18 @@ class ManyPeers {
       taken[static_cast<size_t>(peer)] = true;
       focus.push_back(peer);
     };
-    if (const auto peer = best_single_peer(problem_)) take(*peer);
-    if (!in_one_site_.items().empty()) {
-      for (const int32_t peer : in_one_site_.items().front().layout.peers) take(peer);
+    const auto take_all = [&](const Layout& layout) {
+      if (focus.size() + layout.peers.size() > size) return;
+      for (const int32_t peer : layout.peers) take(peer);
+    };
+    take_all(known_.items().front().layout);
+    take_all(known_.quickest().layout);
+    if (!in_one_site_.items().empty()) take_all(in_one_site_.items().front().layout);
+    if (problem_.stages <= 1) {
+      if (const auto peer = best_single_peer(problem_)) take(*peer);
     }
-    for (const int32_t peer : known_.quickest().layout.peers) take(peer);
     for (const Estimated& item : known_.items()) {
-      for (const int32_t peer : item.layout.peers) {
-        if (focus.size() < size * 3 / 4) take(peer);
-      }
+      if (focus.size() < size * 3 / 4) take_all(item.layout);
     }
     const Order chosen = focus;
     for (const Order& site : sites_) {
@@ -148,7 +179,7 @@ class ManyPeers {
   std::vector<int32_t> cuts_;
   Problem coarse_;
   Dendrogram tree_;
-  std::vector<Order> sites_;
+  std::vector<Order> sites_, parts_;
   Pool known_{problem_, 4 * options_.keep};
   Pool in_one_site_{problem_, 4};  // of these, which others may crowd out
 };

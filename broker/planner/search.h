@@ -1,12 +1,12 @@
-// OP-Fence: the search for the best layout of a problem. Pure and without chance: the same problem
-// gives the same answer everywhere.
+// OP-Fence: the search for the best layout of a problem. Pure: the same problem gives the same
+// answer everywhere.
 //
 // 1. Peers are clustered by bandwidth; the tree gives sites and a path through all peers.
 // 2. Orders: the path and orders by memory and speed, sites permuted, each group of the tree
 //    alone; of few peers all orders, and each site as a problem of its own. For each the exact
 //    split (split.h), which may skip any peer.
-// 3. Local search on the best: swap, replace, reverse, move a boundary, drop or add a stage, and
-//    the exact split again for the order found.
+// 3. Local search on the best: swap, replace, reverse, move a boundary or a stage, drop or add one,
+//    again from a few moves away (of a fixed seed), and the exact split for the order found.
 // 4. The best by the closed form are played (pipeline.h), with the best single peer and the best
 //    single site always among them; no answer is worse than either.
 //

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
 
 #include "broker/planner/part.h"
@@ -55,7 +54,7 @@ void Searcher::explore(const Dendrogram& tree) {
   orders_ = with_room(promising_orders(problem_, tree, found_.sites, most));
   if (orders_.empty()) return;
   // With little work to do, what the first order needs the others need, too.
-  const bool few = orders_.size() < kFewOrders;
+  const bool few = most < kFewOrders;
   if (few && may_recompute()) {
     options.recompute = true;
     pool_.add(split_order(problem_, costs_, orders_.front(), options));

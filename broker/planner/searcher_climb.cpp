@@ -1,7 +1,6 @@
 // What begins from layouts: exact splits for their orders, local search, and the play that decides.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
 
 #include "broker/planner/local_search.h"
@@ -12,6 +11,7 @@ namespace weft::broker {
 Found Searcher::refine(const std::vector<Layout>& known, std::vector<Order> sites) {
   found_.sites = std::move(sites);
   find_single_peer();
+  if (found_.single_peer) take_single_site(*found_.single_peer);
   for (const Layout& layout : known) pool_.add(layout);
   refine_single_site(known);
   split_again();
@@ -59,7 +59,7 @@ void Searcher::split_again() {
     SplitOptions options = like(layout);
     const double cost = split_cost(problem_, layout.peers.size(), options);
     const int32_t wanted = gap_wanted(problem_, layout);
-    for (options.gap = 1; options.gap <= wanted; options.gap *= 2) {
+    for (options.gap = std::max(wanted, 1); options.gap > 0; options.gap /= 2) {
       if (!budget_.spend(cost)) return;
       pool_.add(split_order(problem_, costs_, layout.peers, options));
     }

@@ -182,6 +182,7 @@ TEST(LocalSearch, WandersNoFurtherThanItSaysAndAlwaysTheSameWay) {
     EXPECT_LE(step_s, before) << "more trials begin as fewer do";
     before = step_s;
   }
+  EXPECT_LT(before, 0.999 * estimate_layout(problem, improve(problem, start, 20000)));
 }
 
 RC_GTEST_PROP(SearchProperty, IsNeverWorseThanTheBestPeerOrSiteAndNeverOverMemory, ()) {
@@ -204,6 +205,10 @@ RC_GTEST_PROP(SearchProperty, IsNeverWorseThanTheBestPeerOrSiteAndNeverOverMemor
     if (!std::isfinite(alone.step_s)) continue;
     RC_ASSERT(!found.layouts.empty());
     RC_ASSERT(found.layouts.front().step_s <= alone.step_s * (1 + 1e-12));
+  }
+  if (found.single_peer) {
+    RC_ASSERT(found.single_site.has_value());
+    RC_ASSERT(found.single_site->step_s <= found.single_peer->step_s * (1 + 1e-12));
   }
   if (found.single_site) {
     RC_ASSERT(found.layouts.front().step_s <= found.single_site->step_s * (1 + 1e-12));
