@@ -1,4 +1,5 @@
 """Real daemons over the laboratory's networks, and that those networks are what they say."""
+import itertools
 import json
 import os
 import statistics
@@ -95,17 +96,33 @@ def test_all_flows_of_an_end_share_its_access_line():
             assert 0.6 < sum(rates) * 8e-6 / mbit_s / network.PAYLOAD < 1.25, rates
 
 
+def measure_while_changing(where, size, rates_mbit_s, every_s):
+    """Bytes a second of a flow from home to x while its access line changes; how often it did."""
+    rates = []
+    flow = threading.Thread(target=lambda: rates.append(measure(where, "home", "x", size)[1]))
+    flow.start()
+    changes = 0
+    for mbit_s in itertools.cycle(rates_mbit_s):
+        flow.join(every_s)
+        if not flow.is_alive():
+            break
+        network.Network.set_uplink(where["home"], mbit_s)
+        changes += 1
+    assert rates and changes >= 4, (rates, changes)
+    return rates[0]
+
+
 def test_an_access_line_that_changes_while_it_is_full_goes_on():
     net = network.Network({"home": {"up_mbit_s": 48}, "x": {}}, {})
     with net.up() as where:
-        rates = []
-        flow = threading.Thread(target=lambda: rates.append(measure(where, "home", "x", 12 << 20)[1]))
-        flow.start()
-        for mbit_s in (15, 48, 10, 30, 15):
-            time.sleep(0.5)
-            network.Network.set_uplink(where["home"], mbit_s)
-        flow.join()
-        assert 0.7 * 10 < rates[0] * 8e-6 < 35, rates
+        rate = measure_while_changing(where, 24 << 20, (15, 48, 10, 30), 0.5)
+        assert 0.7 * 10 < rate * 8e-6 < 48
+        # The last one holds, and nothing slips through between two.
+        network.Network.set_uplink(where["home"], 15)
+        _, rate = measure(where, "home", "x", 3 << 20)
+        assert 0.85 < rate * 8e-6 / 15 / network.PAYLOAD < 1.02, rate * 8e-6
+        rate = measure_while_changing(where, 6 << 20, (15,), 0.1)
+        assert rate * 8e-6 / 15 / network.PAYLOAD < 1.1, rate * 8e-6
 
 
 def test_lost_packets_slow_a_flow_and_lose_nothing():

@@ -21,6 +21,7 @@ A pair or rate that is not given has no limit.
 import contextlib
 import ctypes
 import heapq
+import itertools
 import json
 import os
 import random
@@ -59,21 +60,24 @@ def seconds_per_byte(mbit_s):
     return 8 / (mbit_s * 1e6) if mbit_s else 0.0
 
 
-def token_bucket(inside, device, mbit_s):
+def token_bucket(inside, device, mbit_s, handle=1):
+    """Takes the place of a bucket with another handle, without what waits there."""
     if not mbit_s:
         return
     rate = mbit_s * 1e6 / 8
     # 8 ms of the rate, less below 20 Mbit/s: there whole packets are cut into segments.
     burst = 4096 if mbit_s < 20 else max(32 * 1024, int(rate * 0.008))
-    sh(f"{inside} tc qdisc add dev {device} root tbf rate {mbit_s}mbit burst {burst} "
-       f"limit {int(rate * MAX_QUEUE_S) + MAX_QUEUE_BYTES}")
+    sh(f"{inside} tc qdisc replace dev {device} root handle {handle:x}: tbf rate {mbit_s}mbit "
+       f"burst {burst} limit {int(rate * MAX_QUEUE_S) + MAX_QUEUE_BYTES}")
+
+
+handles = itertools.count(2)
 
 
 def replace_token_bucket(inside, device, mbit_s):
     # Not `tc qdisc change`: a packet that waits and is larger than the new burst would wait for ever, all others
-    # behind it.
-    sh(f"{inside} tc qdisc del dev {device} root")
-    token_bucket(inside, device, mbit_s)
+    # behind it. Not del and add: between the two nothing limits the line, and megabytes pass.
+    token_bucket(inside, device, mbit_s, next(handles))
 
 
 class End:
