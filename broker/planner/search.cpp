@@ -34,6 +34,11 @@ class ManyPeers {
       std::vector<int32_t> all(static_cast<size_t>(problem_.chain.units) + 1);
       std::iota(all.begin(), all.end(), 0);
       explore(among_peers(problem_, many), all, many, kWholeShare);
+      const Order few = most_promising(problem_, everybody, size);  // leaves work for many orders
+      explore(among_peers(problem_, few), all, few, 1);
+      for (const Order& part : parts_) {
+        if (known_.items().empty()) explore(among_peers(problem_, part), all, part, kWholeShare);
+      }
     }
     return refine(std::max(kFocus, size));
   }
