@@ -237,6 +237,10 @@ void compare_with_everything(uint64_t seed, int count, bool compress) {
   }
 }
 
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 void time_solution(uint64_t seed, int32_t peers, bool tight, bool compress) {
   broker::testing::ProblemShape shape;
   shape.peers = peers;
@@ -248,12 +252,11 @@ void time_solution(uint64_t seed, int32_t peers, bool tight, bool compress) {
   const auto begin = std::chrono::steady_clock::now();
   const std::clock_t cpu = std::clock();
   const broker::Found found = broker::search(problem);
-  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
+  const double wall_s = seconds_since(begin);
   fmt::print(
       "{{\"kind\":\"time\",\"peers\":{},\"units\":200,\"tight_memory\":{},\"compressed\":{},"
       "\"seconds\":{:.3f},\"cpu_s\":{:.3f},\"stages\":{}}}\n",
-      peers, tight, compress, wall.count(),
-      static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC,
+      peers, tight, compress, wall_s, static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC,
       found.layouts.empty() ? 0 : found.layouts.front().layout.ends.size());
   std::fflush(stdout);
 }
@@ -276,11 +279,11 @@ void time_job(uint64_t seed, const SiteShape& shape, bool compress,
   const broker::PlannerWorld world = world_of(seed, shape);
   const auto begin = std::chrono::steady_clock::now();
   const auto report = broker::plan_job(job.graph, job.spec, world.peers, world.links, options);
-  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
+  const double wall_s = seconds_since(begin);
   fmt::print(
       "{{\"kind\":\"job\",\"peers\":{},\"memory_gib\":{},\"compressed\":{},\"schedule\":\"{}\","
       "\"seconds\":{:.3f},\"stages\":{},\"step_s\":{}}}\n",
-      world.peers.size(), shape.memory_gib, compress, job::name_of(schedule), wall.count(),
+      world.peers.size(), shape.memory_gib, compress, job::name_of(schedule), wall_s,
       report.ok() ? report->plan.stages.size() : 0,
       report.ok() ? fmt::format("{:.6g}", report->prediction.step_s) : "null");
   std::fflush(stdout);
@@ -329,7 +332,7 @@ void compare_with_less(uint64_t seed, const SiteShape& shape, int count) {
         world_of(derive_seed({seed, static_cast<uint64_t>(i)}), shape);
     const auto begin = std::chrono::steady_clock::now();
     const double step_s = job.step_s(world, kAuto);
-    seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    seconds += seconds_since(begin);
     if (!std::isfinite(step_s)) continue;
     ++planned;
     double alone = HUGE_VAL;
@@ -391,7 +394,7 @@ Played search_and_play(Problem problem, job::PipelineSchedule searched, double e
     result.plain_s = std::min(result.plain_s, plain_s);
     result.best_s = std::min({result.best_s, plain_s, split_s});
   }
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  result.seconds = seconds_since(begin);
   return result;
 }
 

@@ -95,6 +95,12 @@ Order nearest_path(const Network& network, int32_t first, double bytes) {
   return path;
 }
 
+void sort_fastest_first(const Problem& problem, Order& order) {
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return whole_work(problem, a) < whole_work(problem, b);
+  });
+}
+
 double speed_of(const Problem& problem, int32_t peer) {
   const double work = whole_work(problem, peer);
   return work > 0 ? 1 / work : 0;
@@ -102,15 +108,19 @@ double speed_of(const Problem& problem, int32_t peer) {
 
 }  // namespace
 
+Order all_peers(const Problem& problem) {
+  Order order(problem.peers());
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
 Order most_promising(const Problem& problem, Order group, size_t size) {
   std::erase_if(
       group, [&](int32_t peer) { return !(problem.memory_bytes[static_cast<size_t>(peer)] > 0); });
   if (group.size() > size) {
     const size_t roomy = std::max(size / 3, std::min(size, static_cast<size_t>(problem.stages)));
     const auto fast = static_cast<std::ptrdiff_t>(size - roomy);
-    std::stable_sort(group.begin(), group.end(), [&](int32_t a, int32_t b) {
-      return whole_work(problem, a) < whole_work(problem, b);
-    });
+    sort_fastest_first(problem, group);
     Order rest(group.begin() + fast, group.end());
     sort_by_room(problem, rest);
     std::copy_n(rest.begin(), roomy, group.begin() + fast);
@@ -160,8 +170,7 @@ void sort_slowest_first(const Problem& problem, Order& order) {
 std::vector<Order> promising_orders(const Problem& problem, const Dendrogram& tree,
                                     const std::vector<Order>& sites, size_t most) {
   std::vector<Order> orders;
-  Order given(problem.peers());
-  std::iota(given.begin(), given.end(), 0);
+  Order given = all_peers(problem);
   if (few_enough(problem.peers(), most)) {
     do {
       orders.push_back(given);
@@ -170,9 +179,7 @@ std::vector<Order> promising_orders(const Problem& problem, const Dendrogram& tr
   }
   const double bytes = typical_bytes(problem.chain);
   Order by_speed = given;
-  std::stable_sort(by_speed.begin(), by_speed.end(), [&](int32_t a, int32_t b) {
-    return whole_work(problem, a) < whole_work(problem, b);
-  });
+  sort_fastest_first(problem, by_speed);
   Order slowest_first = given;
   sort_slowest_first(problem, slowest_first);
   // Where all ways are alike memory counts more than any path.
@@ -229,10 +236,8 @@ std::vector<Order> promising_parts(const Problem& problem, const Dendrogram& tre
   }
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
-  Order everybody(problem.peers());
-  std::iota(everybody.begin(), everybody.end(), 0);
   std::vector<Order> parts;
-  Order best = most_promising(problem, everybody, size);
+  Order best = most_promising(problem, all_peers(problem), size);
   if (best.size() >= least) add_distinct(parts, std::move(best));
   const size_t most_sites = sites.size() > 1 ? 2 * most / 3 : most;
   for (auto& [speed, part] : ranked) {

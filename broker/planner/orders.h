@@ -14,6 +14,9 @@ using Order = std::vector<int32_t>;
 // Bytes of a message by which links are compared: the middle one of all cuts.
 double typical_bytes(const Chain& chain);
 
+// Ascending.
+Order all_peers(const Problem& problem);
+
 // Peers with the most memory first (early stages keep the most activations), then the fastest.
 void sort_by_room(const Problem& problem, Order& order);
 

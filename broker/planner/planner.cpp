@@ -301,11 +301,10 @@ struct Searched {
 
 // The same layout need not be best under both schedules, and ZB-H1 needs more memory. So each is
 // searched, of many peers with half the work, and each plays what was found for the other
-// (bench/planner --only auto).
+// (bench/planner --only less).
 Result<Searched> search_both(const PlanInputs& in, const PlanInputs& split,
                              const GraphChain& chain) {
-  constexpr size_t kFew = 12;
-  const double share = in.peers.size() <= kFew ? 1 : 0.5;
+  const double share = in.peers.size() <= kFewPeers ? 1 : 0.5;
   WEFT_TRY(Candidates zero, find_candidates(split, chain, share));
   WEFT_TRY(Candidates found, find_candidates(in, chain, share));
   Candidates played;

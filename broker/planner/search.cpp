@@ -23,8 +23,7 @@ class ManyPeers {
 
   Found run() {
     const size_t size = std::max(kPart, 2 * static_cast<size_t>(problem_.stages));
-    Order everybody(problem_.peers());
-    std::iota(everybody.begin(), everybody.end(), 0);
+    const Order everybody = all_peers(problem_);
     const Order many = most_promising(problem_, everybody, std::max(kMany, size));
     if (many.empty()) return nothing();
     search_parts(size);
@@ -84,19 +83,13 @@ class ManyPeers {
   void explore(const Problem& part, const std::vector<int32_t>& cuts, const Order& peers,
                double share) {
     SearchOptions alone = options_;
-    alone.each_site = false;
     alone.operations *= share;
     for (Layout& layout : Searcher(part, alone).explore()) {
       for (int32_t& peer : layout.peers) peer = peers[static_cast<size_t>(peer)];
       for (int32_t& end : layout.ends) end = cuts[static_cast<size_t>(end)];
       known_.add(layout);
-      if (in_one_site(layout)) in_one_site_.add(layout);
+      if (in_one_site(sites_, layout)) in_one_site_.add(layout);
     }
-  }
-
-  bool in_one_site(const Layout& layout) const {
-    return std::any_of(sites_.begin(), sites_.end(),
-                       [&](const Order& site) { return holds_all(site, layout.peers); });
   }
 
   Found refine(size_t size) {
@@ -110,7 +103,7 @@ class ManyPeers {
     std::vector<Layout> known;
     std::vector<Estimated> items = known_.items();
     items.insert(items.end(), in_one_site_.items().begin(), in_one_site_.items().end());
-    if (!items.empty()) items.push_back(known_.quickest());
+    items.push_back(known_.quickest());
     for (const Estimated& item : items) {
       Layout layout = item.layout;
       std::transform(layout.peers.begin(), layout.peers.end(), layout.peers.begin(), inside);
@@ -172,9 +165,7 @@ class ManyPeers {
       if (std::none_of(chosen.begin(), chosen.end(), inside)) continue;
       for (const int32_t peer : most_promising(problem_, site, size / 4)) take(peer);
     }
-    Order everybody(problem_.peers());
-    std::iota(everybody.begin(), everybody.end(), 0);
-    for (const int32_t peer : most_promising(problem_, everybody, size)) take(peer);
+    for (const int32_t peer : most_promising(problem_, all_peers(problem_), size)) take(peer);
     std::sort(focus.begin(), focus.end());
     return focus;
   }

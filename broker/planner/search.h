@@ -26,6 +26,9 @@
 
 namespace weft::broker {
 
+// Of so many peers all orders, and each site by itself, can be looked at.
+inline constexpr size_t kFewPeers = 12;
+
 struct Found {
   std::vector<Scored> layouts;  // best first, distinct; empty where memory allows none
   std::optional<Scored> single_peer, single_site;  // where any fits (and as many stages as asked)

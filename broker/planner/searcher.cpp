@@ -103,22 +103,17 @@ void Searcher::find_single_site() {
   for (const Estimated& item : best.items()) {
     const Scored scored = score_layout(problem_, item.layout);
     if (!std::isfinite(scored.step_s)) continue;
-    if (!found_.single_site || scored.step_s < found_.single_site->step_s) {
-      found_.single_site = scored;
-    }
+    take_single_site(scored);
     pool_.add(item.layout);
   }
 }
 
-bool holds_all(const Order& site, const std::vector<int32_t>& peers) {
-  return std::all_of(peers.begin(), peers.end(), [&](int32_t peer) {
-    return std::binary_search(site.begin(), site.end(), peer);
+bool in_one_site(const std::vector<Order>& sites, const Layout& layout) {
+  return std::any_of(sites.begin(), sites.end(), [&](const Order& site) {
+    return std::all_of(layout.peers.begin(), layout.peers.end(), [&](int32_t peer) {
+      return std::binary_search(site.begin(), site.end(), peer);
+    });
   });
-}
-
-bool Searcher::in_one_site(const Layout& layout) const {
-  return std::any_of(found_.sites.begin(), found_.sites.end(),
-                     [&](const Order& site) { return holds_all(site, layout.peers); });
 }
 
 void Searcher::take_single_site(const Scored& scored) {
@@ -139,7 +134,7 @@ std::vector<Order> Searcher::with_room(std::vector<Order> orders) const {
 }
 
 void Searcher::search_each_site() {
-  if (!options_.each_site || found_.sites.size() < 2 || problem_.peers() > kFewPeers) return;
+  if (!options_.each_site || found_.sites.size() < 2) return;
   SearchOptions alone = options_;
   alone.each_site = false;
   alone.operations /= 4 * static_cast<double>(found_.sites.size());
@@ -170,8 +165,8 @@ void Searcher::try_groups(const Dendrogram& tree) {
     if (order.empty()) continue;
     Order slowest_first = order;
     sort_slowest_first(problem_, slowest_first);
+    const double cost = split_cost(problem_, order.size(), {});
     for (const Order& each : {slowest_first, order, Order(order.rbegin(), order.rend())}) {
-      const double cost = split_cost(problem_, order.size(), {});
       if (budget_.left() - cost < reserve || !budget_.spend(cost)) return;
       pool_.add(split_order(problem_, costs_, each, {}));
     }

@@ -14,14 +14,11 @@
 
 namespace weft::broker {
 
-// Of so many peers all orders, and each site by itself, can be looked at.
-inline constexpr size_t kFewPeers = 12;
-
 // The peer that takes least for everything; none: no peer can hold it.
 std::optional<int32_t> best_single_peer(const Problem& problem);
 
-// site: ascending.
-bool holds_all(const Order& site, const std::vector<int32_t>& peers);
+// Whether one of the sites, each ascending, has all of its peers.
+bool in_one_site(const std::vector<Order>& sites, const Layout& layout);
 
 // Problem and options must outlive it.
 class Searcher {
@@ -48,7 +45,6 @@ class Searcher {
 
   void find_single_peer();
   void find_single_site();
-  bool in_one_site(const Layout& layout) const;
   void take_single_site(const Scored& scored);
   void refine_single_site(const std::vector<Layout>& known);
 

@@ -21,7 +21,7 @@ Found Searcher::refine(const std::vector<Layout>& known, std::vector<Order> site
   play();
   polish();
   for (const Scored& scored : found_.layouts) {
-    if (in_one_site(scored.layout)) take_single_site(scored);
+    if (in_one_site(found_.sites, scored.layout)) take_single_site(scored);
   }
   return std::move(found_);
 }
@@ -30,7 +30,7 @@ void Searcher::refine_single_site(const std::vector<Layout>& known) {
   if (problem_.stages == 1) return;
   Pool best(problem_, 3);
   for (const Layout& layout : known) {
-    if (in_one_site(layout)) best.add(layout);
+    if (in_one_site(found_.sites, layout)) best.add(layout);
   }
   for (const Estimated& item : best.items()) {
     const SplitOptions options = like(item.layout);

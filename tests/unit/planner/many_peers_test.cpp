@@ -54,14 +54,12 @@ TEST(PlanManyPeers, WithoutAnyRoomIsExplained) {
 TEST(PlanManyPeers, StagesAskedForFindThePeersThatCanHoldThem) {
   PlannedJob job;
   PlannerWorld world = world_of(1, {4, 40, 24});
-  int small = 0;
-  for (PlannerPeer& peer : world.peers) {
-    if (small++ % 4 != 0) continue;
-    peer.gflops *= 0.1;
-  }
-  small = 0;
-  for (PlannerPeer& peer : world.peers) {
-    if (small++ % 4 != 0) peer.memory_bytes = 1 << 20;
+  for (size_t i = 0; i < world.peers.size(); ++i) {
+    if (i % 4 == 0) {
+      world.peers[i].gflops *= 0.1;
+    } else {
+      world.peers[i].memory_bytes = 1 << 20;
+    }
   }
   job.spec.pipeline.stages = 36;  // of 40 that can
   const auto report = plan_job(job.graph, job.spec, world.peers, world.links);
