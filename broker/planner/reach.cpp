@@ -22,7 +22,7 @@ void find_latest(int32_t units, int32_t* row, const Fits& fits) {
 }  // namespace
 
 Reach::Reach(const Problem& problem, const CutCosts& costs, const std::vector<int32_t>& order,
-             int32_t gap, int32_t depths, bool recompute, double most_storing_s)
+             const SplitOptions& options, int32_t depths, bool recompute)
     : problem_(problem),
       costs_(costs),
       order_(order),
@@ -30,7 +30,8 @@ Reach::Reach(const Problem& problem, const CutCosts& costs, const std::vector<in
       cuts_(static_cast<size_t>(problem.chain.units) + 1),
       words_(words_for(cuts_)),
       depths_(depths),
-      most_storing_s_(most_storing_s) {
+      kept_for_(std::max(problem.stages, options.kept_for)),
+      most_storing_s_(options.most_storing_s) {
   coefficient_.assign(n_ * n_, 0.0);
   for (size_t a = 0; a < n_; ++a) {
     for (size_t b = 0; b < n_; ++b) {
@@ -44,7 +45,7 @@ Reach::Reach(const Problem& problem, const CutCosts& costs, const std::vector<in
   keeping_.chosen = problem.recompute != job::Recompute::kAlways;
   recomputing_.chosen = recompute;
   job::ScheduleOptions schedule = problem.schedule;
-  schedule.gap = gap;
+  schedule.gap = options.gap;
   find_rooms();
   if (keeping_.chosen && memory_limits(schedule)) find_by_memory(schedule, false);
   if (recomputing_.chosen) find_by_memory(schedule, true);
@@ -64,7 +65,8 @@ void Reach::find_rooms() {
 
 bool Reach::memory_limits(const job::ScheduleOptions& schedule) const {
   const Chain& chain = problem_.chain;
-  const int32_t deepest = job::in_flight_of(schedule, depths_ - 1, depths_ - 1);
+  const int32_t whole = std::max(depths_, kept_for_) - 1;
+  const int32_t deepest = job::in_flight_of(schedule, depths_ - 1, whole);
   for (int32_t begin = 0; begin < chain.units; ++begin) {
     if (run_bytes(chain, chain.at(begin, chain.units), deepest) > rooms_.front()) return true;
   }
@@ -76,9 +78,7 @@ void Reach::find_by_memory(const job::ScheduleOptions& schedule, bool recompute)
   auto& rows = (recompute ? recomputing_ : keeping_).by_memory;
   rows.assign(static_cast<size_t>(depths_) * rooms_.size() * cuts_, 0);
   for (int32_t depth = 0; depth < depths_; ++depth) {
-    // How deep the whole will be is known only where a number of stages was asked for; else a
-    // split that turns out too deep for its memory is dropped when it is scored.
-    const int32_t whole = std::max(problem_.stages - 1, depth);
+    const int32_t whole = std::max(kept_for_ - 1, depth);
     const int32_t in_flight = job::in_flight_of(schedule, depth, whole);
     const int32_t recorded = job::recorded_of(schedule, depth, whole);
     for (size_t room = 0; room < rooms_.size(); ++room) {

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "broker/planner/cut_costs.h"
 #include "broker/planner/problem.h"
+#include "broker/planner/split.h"
 
 namespace weft::broker {
 
@@ -20,10 +20,8 @@ class Reach {
  public:
   // problem, its costs and order must outlive it. depths: most stages of a layout.
   // recompute: stages may run forwards again (where the problem says always, they must).
-  // most_storing_s: SplitOptions.
   Reach(const Problem& problem, const CutCosts& costs, const std::vector<int32_t>& order,
-        int32_t gap, int32_t depths, bool recompute,
-        double most_storing_s = std::numeric_limits<double>::infinity());
+        const SplitOptions& options, int32_t depths, bool recompute);
 
   // Whether any layout keeps the bounds: of `stages` stages, or of any number for 0.
   bool feasible(const Bounds& bounds, int32_t stages);
@@ -86,7 +84,7 @@ class Reach {
   const CutCosts& costs_;
   const std::vector<int32_t>& order_;
   size_t n_ = 0, cuts_ = 0, words_ = 0;
-  int32_t depths_ = 0;
+  int32_t depths_ = 0, kept_for_ = 0;
   double most_storing_s_ = 0;
   std::vector<double> coefficient_;       // [from * n + to]: seconds a byte
   std::vector<const uint64_t*> allowed_;  // [from * n + to]

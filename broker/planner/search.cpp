@@ -29,7 +29,7 @@ class ManyPeers {
     search_parts(size);
     search_other_sites();
     explore(among_peers(coarse_, many), cuts_, many, kWholeShare);
-    if (known_.items().empty()) {  // what fits with all places to cut only
+    if (known_.items().empty() && could_fit()) {  // what fits with all places to cut only
       std::vector<int32_t> all(static_cast<size_t>(problem_.chain.units) + 1);
       std::iota(all.begin(), all.end(), 0);
       explore(among_peers(problem_, many), all, many, kWholeShare);
@@ -51,6 +51,18 @@ class ManyPeers {
     Found none;
     none.sites = sites_;
     return none;
+  }
+
+  // Whether anything would fit if all peers with room were as roomy as the roomiest: else nothing
+  // does, in whatever order.
+  bool could_fit() const {
+    Problem roomy = problem_;
+    const double most = *std::max_element(roomy.memory_bytes.begin(), roomy.memory_bytes.end());
+    const Order order = most_promising(problem_, all_peers(problem_), problem_.peers());
+    for (double& room : roomy.memory_bytes) room = most;
+    SplitOptions options;
+    options.recompute = problem_.recompute != job::Recompute::kNever;
+    return any_fits(roomy, CutCosts(roomy), order, options);
   }
 
   // Where most peers are asked for, parts of them are no plan.

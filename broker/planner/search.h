@@ -12,7 +12,8 @@
 //
 // Of many peers 1 to 3 run over parts of them (sites, sites close together, the most promising of
 // all), with fewer places to cut; what they found is refined with all places among the peers it
-// uses and those like them. A site's peers are in its part with the slowest first, too: with little
+// uses and those like them. Where nothing was found, all places are tried at once, unless memory
+// rules that out. A site's peers are in its part with the slowest first, too: with little
 // memory the order of unequal peers decides what fits.
 //
 // The work is bounded by counted operations, not by a clock: half a second to one for 512 peers and

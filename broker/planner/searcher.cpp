@@ -189,19 +189,8 @@ void Searcher::widen_gap() {
   }
 }
 
-bool Searcher::memory_limits() const {
-  const int32_t deepest = problem_.most_stages - 1;
-  const size_t whole = problem_.chain.at(0, problem_.chain.units);
-  job::ScheduleOptions schedule = problem_.schedule;
-  schedule.gap = schedule.micro_batches;
-  const double most =
-      run_bytes(problem_.chain, whole, job::in_flight_of(schedule, deepest, deepest));
-  return std::any_of(problem_.memory_bytes.begin(), problem_.memory_bytes.end(),
-                     [&](double room) { return room < most; });
-}
-
 bool Searcher::may_recompute() const {
-  return problem_.recompute == job::Recompute::kAuto && memory_limits();
+  return problem_.recompute == job::Recompute::kAuto && memory_limits(problem_);
 }
 
 void Searcher::try_recompute() {

@@ -62,8 +62,6 @@ class Searcher {
   void try_groups(const Dendrogram& tree);
   // Where memory keeps the gap below what links ask for: splits that leave room for a wider one.
   void widen_gap();
-  // Whether some peer could not keep what the deepest stage may have to keep of the whole chain.
-  bool memory_limits() const;
   bool may_recompute() const;
   // The splits so far keep everything. Where memory may be what limits them: the same orders, with
   // stages that may recompute, at gap 1 and at the one that links ask for. The work comes on top,

@@ -16,6 +16,11 @@ int32_t depths_of(const Problem& problem, size_t peers, const SplitOptions& opti
   return std::min({most, static_cast<int32_t>(peers), problem.chain.units});
 }
 
+bool recomputes(const Problem& problem, const SplitOptions& options) {
+  return problem.recompute == job::Recompute::kAlways ||
+         (options.recompute && problem.recompute == job::Recompute::kAuto);
+}
+
 // The least bound of one kind while the other stands, to within a factor.
 template <typename Feasible>
 double least_bound(double low, double high, double close, const Feasible& feasible) {
@@ -85,27 +90,13 @@ void add_distinct(std::vector<Layout>& layouts, Layout layout) {
   }
 }
 
-}  // namespace
-
-double split_cost(const Problem& problem, size_t peers, const SplitOptions& options) {
-  const auto n = static_cast<double>(peers);
-  const auto filled = static_cast<double>(std::min(peers, kMostPeersOfFill));
-  const double depths = std::max(depths_of(problem, peers, options), 1);
-  const double cuts = problem.chain.units + 1;
-  const double reach = kBisections * (n * n / 2 * (cuts / 64 + 1) + 2 * n * cuts) * depths;
-  const double fill = static_cast<double>(options.slacks.size() + 2) *
-                      (filled * filled / 2 * cuts * depths + filled * cuts * cuts);
-  return reach + fill;
-}
-
-std::vector<Layout> split_order(const Problem& problem, const CutCosts& costs,
-                                const std::vector<int32_t>& order, const SplitOptions& options) {
+// Where memory counts as SplitOptions::kept_for says.
+std::vector<Layout> split_as_kept(const Problem& problem, const CutCosts& costs,
+                                  const std::vector<int32_t>& order, const SplitOptions& options) {
   std::vector<Layout> layouts;
   const int32_t depths = depths_of(problem, order.size(), options);
-  if (depths < 1 || (problem.stages > 0 && depths < problem.stages)) return layouts;
-  const bool recompute = problem.recompute == job::Recompute::kAlways ||
-                         (options.recompute && problem.recompute == job::Recompute::kAuto);
-  Reach reach(problem, costs, order, options.gap, depths, recompute, options.most_storing_s);
+  if (depths < std::max(problem.stages, 1)) return layouts;
+  Reach reach(problem, costs, order, options, depths, recomputes(problem, options));
   const Bounds most = widest(problem, order, reach);
   if (!reach.feasible(most, problem.stages)) return layouts;
   // The least T for both, then the least compute while links keep T.
@@ -121,7 +112,8 @@ std::vector<Layout> split_order(const Problem& problem, const CutCosts& costs,
       if (!reach.feasible({slack * both, slack * both}, problem.stages)) continue;
       add_distinct(layouts, reach.trace(problem.stages));
     }
-    for (Layout& layout : split_order(problem, costs, thinned(problem, order, layouts), options)) {
+    const std::vector<int32_t> fewer = thinned(problem, order, layouts);
+    for (Layout& layout : split_as_kept(problem, costs, fewer, options)) {
       add_distinct(layouts, std::move(layout));
     }
     return layouts;
@@ -138,6 +130,74 @@ std::vector<Layout> split_order(const Problem& problem, const CutCosts& costs,
   for (const double slack : options.slacks) add({slack * both, slack * both});
   add(most);  // no bottleneck asked for: the least fill
   return layouts;
+}
+
+// Whether what a stage keeps depends on how many there will be, and that is open.
+bool keeps_by_count(const Problem& problem) {
+  return problem.schedule.kind == job::PipelineSchedule::kZbH1 && problem.stages == 0;
+}
+
+// The fewest stages that fit when each keeps as many micro-batches as in a pipeline of them all;
+// 0: none do. More stages keep more, so it is found from below.
+int32_t fewest_stages(const Problem& problem, const CutCosts& costs,
+                      const std::vector<int32_t>& order, SplitOptions options) {
+  const int32_t depths = depths_of(problem, order.size(), options);
+  for (options.kept_for = 1; options.kept_for <= depths;) {
+    Reach reach(problem, costs, order, options, depths, recomputes(problem, options));
+    if (!reach.feasible(widest(problem, order, reach), 0)) return 0;
+    const auto stages = static_cast<int32_t>(reach.trace(0).ends.size());
+    if (stages <= options.kept_for) return options.kept_for;
+    options.kept_for = stages;
+  }
+  return 0;
+}
+
+}  // namespace
+
+// Whether the deepest stage could have to keep more of the whole chain than some peer holds.
+bool memory_limits(const Problem& problem) {
+  const int32_t deepest = problem.most_stages - 1;
+  job::ScheduleOptions schedule = problem.schedule;
+  schedule.gap = schedule.micro_batches;
+  const double most = run_bytes(problem.chain, problem.chain.at(0, problem.chain.units),
+                                job::in_flight_of(schedule, deepest, deepest));
+  return std::any_of(problem.memory_bytes.begin(), problem.memory_bytes.end(),
+                     [&](double room) { return room < most; });
+}
+
+std::vector<Layout> split_order(const Problem& problem, const CutCosts& costs,
+                                const std::vector<int32_t>& order, const SplitOptions& options) {
+  std::vector<Layout> layouts = split_as_kept(problem, costs, order, options);
+  if (!keeps_by_count(problem) || layouts.empty() ||
+      gap_within_memory(problem, layouts.front(), options.gap) >= options.gap) {
+    return layouts;
+  }
+  SplitOptions fewest = options;
+  fewest.most_stages = fewest.kept_for = fewest_stages(problem, costs, order, options);
+  if (fewest.kept_for == 0) return layouts;
+  std::vector<Layout> fitting = split_as_kept(problem, costs, order, fewest);
+  for (Layout& layout : layouts) add_distinct(fitting, std::move(layout));
+  return fitting;
+}
+
+bool any_fits(const Problem& problem, const CutCosts& costs, const std::vector<int32_t>& order,
+              const SplitOptions& options) {
+  if (keeps_by_count(problem)) return fewest_stages(problem, costs, order, options) > 0;
+  const int32_t depths = depths_of(problem, order.size(), options);
+  if (depths < std::max(problem.stages, 1)) return false;
+  Reach reach(problem, costs, order, options, depths, recomputes(problem, options));
+  return reach.feasible(widest(problem, order, reach), problem.stages);
+}
+
+double split_cost(const Problem& problem, size_t peers, const SplitOptions& options) {
+  const auto n = static_cast<double>(peers);
+  const auto filled = static_cast<double>(std::min(peers, kMostPeersOfFill));
+  const double depths = std::max(depths_of(problem, peers, options), 1);
+  const double cuts = problem.chain.units + 1;
+  const double reach = kBisections * (n * n / 2 * (cuts / 64 + 1) + 2 * n * cuts) * depths;
+  const double fill = static_cast<double>(options.slacks.size() + 2) *
+                      (filled * filled / 2 * cuts * depths + filled * cuts * cuts);
+  return reach + fill;
 }
 
 }  // namespace weft::broker

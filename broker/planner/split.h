@@ -9,6 +9,9 @@
 // stage keeps, so memory is exact in both. A stage that recomputes takes its forward longer and
 // keeps less; both programmes have it beside the one that keeps everything. Codecs count with the
 // transfers: what they take of a stage's own time is seen where layouts are judged.
+//
+// Under ZB-H1 all stages keep as many as the first: more, the more stages there are. Where the best
+// of a split does not fit for that, it is made again for as few stages as fit.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +26,9 @@ namespace weft::broker {
 struct SplitOptions {
   int32_t gap = 1;          // stages keep activations as for this gap
   int32_t most_stages = 0;  // 0: as the problem says
+  // Stages keep as many micro-batches as in a pipeline of so many of them; 0: as in one that ends
+  // with them, which is too few for ZB-H1.
+  int32_t kept_for = 0;
   // Stages may recompute, where the problem lets them: both choices of each are tried. Always: so.
   bool recompute = false;
   // What storing a stage's checkpoints may take of a micro-batch.
@@ -37,7 +43,15 @@ struct SplitOptions {
 std::vector<Layout> split_order(const Problem& problem, const CutCosts& costs,
                                 const std::vector<int32_t>& order, const SplitOptions& options);
 
-// Basic operations split_order takes about, to bound a search without a clock.
+// Whether memory may decide what a plan of the problem is.
+bool memory_limits(const Problem& problem);
+
+// Whether some split of this order fits its peers' memory; takes a tenth of split_order's work.
+bool any_fits(const Problem& problem, const CutCosts& costs, const std::vector<int32_t>& order,
+              const SplitOptions& options);
+
+// Basic operations split_order takes about, to bound a search without a clock; what ZB-H1 makes
+// again comes on top, as much at most.
 double split_cost(const Problem& problem, size_t peers, const SplitOptions& options);
 
 }  // namespace weft::broker

@@ -103,7 +103,7 @@ TEST(Fill, FindsTheLeastSumThatKeepsTheBounds) {
     std::iota(order.begin(), order.end(), 0);
     Rng rng(seed);
     const auto stages = static_cast<int32_t>(1 + rng.below(4));
-    Reach reach(problem, costs, order, 1, stages, false);
+    Reach reach(problem, costs, order, {}, stages, false);
     const double whole = problem.work(0, 0, shape.units);
     const Bounds bounds{between(rng, 0.2, 3) * whole / stages,
                         between(rng, 0.02, 1) * reach.slowest_transfer()};

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -203,6 +204,41 @@ TEST(RecomputeSplit, FindsTheLeastBottleneckOfAnOrder) {
     if (keeping.empty() || bottleneck(keeping.front()) > least * 1.01) ++decided;
   }
   EXPECT_GT(decided, 5) << "recompute changes the split";
+}
+
+// Its stages keep more, the more of them there are: what fits is few stages, or none.
+TEST(ZbH1Split, FindsWhatFitsAnOrderWhereAnythingDoes) {
+  int fits = 0, none = 0, deep = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    for (const job::Recompute mode :
+         {job::Recompute::kNever, job::Recompute::kAuto, job::Recompute::kAlways}) {
+      Problem problem = with(heavy_problem(seed, 5, 6), mode);
+      problem.schedule.kind = job::PipelineSchedule::kZbH1;
+      SplitOptions options;
+      options.gap = 1 + static_cast<int32_t>(seed % 2);
+      options.recompute = mode == job::Recompute::kAuto;
+      const auto fitting = [&](const Layout& layout) {
+        return gap_within_memory(problem, layout, options.gap) >= options.gap;
+      };
+      const std::vector<int32_t> order = {0, 1, 2, 3, 4};
+      size_t fewest = 0;
+      each_layout(order, 6, [&](const Layout& layout) {
+        if (fitting(layout) && (fewest == 0 || layout.ends.size() < fewest)) {
+          fewest = layout.ends.size();
+        }
+      });
+      const auto layouts = split_order(problem, CutCosts(problem), order, options);
+      const bool found = !layouts.empty() && fitting(layouts.front());
+      ASSERT_EQ(found, fewest > 0) << "seed " << seed << ", recompute " << int(mode);
+      ASSERT_EQ(any_fits(problem, CutCosts(problem), order, options), fewest > 0)
+          << "seed " << seed;
+      ++(found ? fits : none);
+      if (fewest > 1) ++deep;
+    }
+  }
+  EXPECT_GT(fits, 50);
+  EXPECT_GT(none, 50);
+  EXPECT_GT(deep, 50);
 }
 
 // A stage alone: every micro-batch computes its forward twice, whatever the schedule.
