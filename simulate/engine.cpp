@@ -148,6 +148,7 @@ Outcome Engine::finish() {
     record("outcome", id,
            fmt::format("{} {} {} {} {}", job.phase, job.steps, job.computed, job.step_s, job.busy));
   }
+  outcome_.notes.insert(outcome_.notes.end(), scenario_.notes.begin(), scenario_.notes.end());
   outcome_.compression = scenario_.compression.name;
   if (!scenario_.compression.assumed.empty()) {
     outcome_.notes.push_back("compression is assumed, not measured: " +

@@ -7,6 +7,7 @@
 
 #include "base/toml_table.h"
 #include "broker/planner/compression_file.h"
+#include "simulate/scenario_links.h"
 
 namespace weft::simulate {
 namespace {
@@ -16,8 +17,8 @@ constexpr double kYear = 365 * 86400.0;
 
 class ScenarioReader {
  public:
-  ScenarioReader(const toml::table& document, std::string source)
-      : document_(document), source_(std::move(source)) {}
+  ScenarioReader(const toml::table& document, std::string source, const ReadFile& read)
+      : document_(document), source_(std::move(source)), read_(read) {}
 
   Result<Scenario> read() {
     TomlTable top(document_, source_);
@@ -42,7 +43,11 @@ class ScenarioReader {
           {t.text("site"), t.number("at_s", 0, 0, kYear), t.number("for_s", 0, 0, kYear)});
     }));
     WEFT_TRY_STATUS(each(top, "slowdown", [&](TomlTable& t) { read_slowdown(t); }));
+    const bool measured = top.has("links_file");
+    const std::string links_file = top.text("links_file");
     WEFT_TRY_STATUS(top.status(kHelp));
+    WEFT_TRY_STATUS(check_site_count());
+    if (measured) WEFT_TRY_STATUS(read_links_file(links_file));
     WEFT_TRY_STATUS(check());
     return std::move(scenario_);
   }
@@ -75,12 +80,15 @@ class ScenarioReader {
 
   void read_site(TomlTable& t) {
     const auto count = t.integer("count", 1, 1, kMostPeers);
-    SiteSpec site{t.text("name"), t.number("latency_ms"), t.number("bandwidth_mbit_s"),
-                  t.number("up_mbit_s"), t.number("down_mbit_s")};
+    SiteSpec site{t.text("name"),         {},
+                  t.number("latency_ms"), t.number("bandwidth_mbit_s"),
+                  t.number("up_mbit_s"),  t.number("down_mbit_s")};
     if (count > 1) families_.push_back({site.name, count});
     for (int64_t i = 0; i < count; ++i) {
       scenario_.sites.push_back(site);
-      if (count > 1) scenario_.sites.back().name = fmt::format("{}-{}", site.name, i);
+      if (count == 1) continue;
+      scenario_.sites.back().name = fmt::format("{}-{}", site.name, i);
+      scenario_.sites.back().family = site.name;
     }
   }
 
@@ -93,6 +101,18 @@ class ScenarioReader {
     } else {
       scenario_.links.push_back(link);
     }
+  }
+
+  Status read_links_file(const std::string& path) {
+    if (path.empty()) {
+      return wrong(source_ + ": links_file names no file", "leave it out, or name a links.csv");
+    }
+    if (!read_) {
+      return wrong(fmt::format("{}: links_file \"{}\" cannot be read here", source_, path),
+                   "write its rows as [[link]]");
+    }
+    WEFT_TRY(const std::string csv, read_(path));
+    return add_measured_links(csv, path, scenario_);
   }
 
   void read_peers(TomlTable& t) {
@@ -272,6 +292,9 @@ class ScenarioReader {
     for (const SiteSpec& site : scenario_.sites) {
       if (from == to && site.name == from) return site.bandwidth_mbit_s;
     }
+    for (const broker::PlannerLink& link : scenario_.measured_links) {
+      if (link.from == from && link.to == to) return link.bandwidth_mbit_s;
+    }
     for (const SiteLink& link : scenario_.links) {
       if ((link.from == from && link.to == to) || (link.from == to && link.to == from)) {
         return link.bandwidth_mbit_s;
@@ -280,13 +303,15 @@ class ScenarioReader {
     return scenario_.other_links ? scenario_.other_links->bandwidth_mbit_s : 0;
   }
 
-  Status check_sites() {
+  Status check_site_count() const {
     constexpr size_t kMostSites = 2000;  // ways between sites grow with the square
-    if (scenario_.sites.empty() || scenario_.sites.size() > kMostSites) {
-      return wrong(fmt::format("{} has {} sites; 1 to {} are simulated", source_,
-                               scenario_.sites.size(), kMostSites),
-                   "peers with a line of their own can share a site that has none");
-    }
+    if (!scenario_.sites.empty() && scenario_.sites.size() <= kMostSites) return {};
+    return wrong(fmt::format("{} has {} sites; 1 to {} are simulated", source_,
+                             scenario_.sites.size(), kMostSites),
+                 "peers with a line of their own can share a site that has none");
+  }
+
+  Status check_sites() {
     std::set<std::string> names;
     for (const SiteSpec& site : scenario_.sites) {
       if (site.name.empty() || !names.insert(site.name).second) {
@@ -318,7 +343,8 @@ class ScenarioReader {
       if (!slow.peers.empty()) continue;
       WEFT_TRY_STATUS(known(slow.from, "a slowdown"));
       WEFT_TRY_STATUS(known(slow.to, "a slowdown"));
-      if (rate_between(slow.from, slow.to) > 0) continue;
+      if (std::min(rate_between(slow.from, slow.to), rate_between(slow.to, slow.from)) > 0)
+        continue;
       return wrong(fmt::format("{}: a slowdown is of the way between {} and {}, which has no "
                                "bandwidth_mbit_s",
                                source_, slow.from, slow.to),
@@ -336,11 +362,14 @@ class ScenarioReader {
       linked.insert({link.from, link.to});
       linked.insert({link.to, link.from});
     }
+    for (const broker::PlannerLink& link : scenario_.measured_links) {
+      linked.insert({link.from, link.to});
+    }
     if (scenario_.other_links) return {};
     for (const std::string& a : names) {
       for (const std::string& b : names) {
         if (a == b || linked.contains({a, b})) continue;
-        return wrong(fmt::format("{}: nothing links {} and {}", source_, a, b),
+        return wrong(fmt::format("{}: nothing links {} to {}", source_, a, b),
                      "write a [[link]] with from and to, or one without both for all other pairs");
       }
     }
@@ -372,6 +401,7 @@ class ScenarioReader {
 
   const toml::table& document_;
   std::string source_;
+  const ReadFile& read_;
   Scenario scenario_;
   std::vector<Family> families_;  // sites with a count
 };
@@ -387,9 +417,10 @@ std::string job_name(const JobGroup& group, int32_t number) {
   return group.count == 1 ? group.name : fmt::format("{}-{}", group.name, number);
 }
 
-Result<Scenario> parse_scenario(std::string_view text, const std::string& source) {
+Result<Scenario> parse_scenario(std::string_view text, const std::string& source,
+                                const ReadFile& read) {
   WEFT_TRY(const toml::table document, parse_toml(text, source));
-  return ScenarioReader(document, source).read();
+  return ScenarioReader(document, source, read).read();
 }
 
 }  // namespace weft::simulate

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@ namespace weft::simulate {
 
 struct SiteSpec {
   std::string name;
+  std::string family;                     // of a site with a count, what stands for all; or empty
   double latency_ms = 0;                  // one way, between two of its peers
   double bandwidth_mbit_s = 0;            // between two of its peers; 0: only their own lines count
   double up_mbit_s = 0, down_mbit_s = 0;  // shared by all its peers towards others; 0: no limit
@@ -98,11 +100,14 @@ struct Scenario {
   std::vector<SiteSpec> sites;
   std::vector<SiteLink> links;
   std::optional<SiteLink> other_links;  // between sites no link names
+  // Of links_file, by site, each direction by itself: instead of what links say, but for losses.
+  std::vector<broker::PlannerLink> measured_links;
   std::vector<PeerGroup> peers;
   std::vector<JobGroup> jobs;
   std::vector<ChurnSpec> churn;
   std::vector<PartitionSpec> partitions;
   std::vector<SlowdownSpec> slowdowns;
+  std::vector<std::string> notes;  // what was assumed or ignored
 };
 
 // How the peers and jobs of a group are called: "fibre-3@berlin", "small-7".
@@ -111,9 +116,13 @@ std::string job_name(const JobGroup& group, int32_t number);
 
 inline constexpr int32_t kMostPeers = 200000, kMostJobs = 10000;
 
-// Relative paths in it stay as written. Errors name table and key; kInvalid also for names nobody
-// defines, two sites without a link, and numbers out of range.
-Result<Scenario> parse_scenario(std::string_view toml, const std::string& source);
+// The text of a file that a scenario names.
+using ReadFile = std::function<Result<std::string>(const std::string& path)>;
+
+// read: for links_file; paths of job files and traces stay as written. Errors name table and key;
+// kInvalid also for names nobody defines, two sites without a link, and numbers out of range.
+Result<Scenario> parse_scenario(std::string_view toml, const std::string& source,
+                                const ReadFile& read = {});
 
 // One row of a churn trace.
 struct TraceRow {

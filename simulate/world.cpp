@@ -73,6 +73,11 @@ void World::add_sites(const Scenario& scenario) {
     const int32_t a = index.at(link.from), b = index.at(link.to);
     at(a, b) = at(b, a) = way;
   }
+  for (const broker::PlannerLink& link : scenario.measured_links) {
+    Way& way = at(index.at(link.from), index.at(link.to));
+    way.latency_s = link.latency_ms / 1e3;
+    way.seconds_per_byte = broker::seconds_per_byte_at(link.bandwidth_mbit_s);
+  }
   way_share_.assign(ways_.size(), 1.0);
   broker_site_ = index.at(scenario.broker.site);
   broker_up_ = add_line(broker::seconds_per_byte_at(scenario.broker.up_mbit_s));

@@ -14,6 +14,8 @@
 namespace weft::cli {
 namespace {
 
+constexpr uint64_t kMostBytes = uint64_t{64} << 20;  // of a file of the user's
+
 struct Options {
   std::string file, trace, trace_job;
   int64_t seed = -1, trace_steps = 3;
@@ -92,8 +94,11 @@ void print_outcome(const simulate::Outcome& o, size_t rows) {
 }
 
 Status simulate_file(const Options& options, Globals& globals) {
-  WEFT_TRY(const std::string text, os::read_file(options.file, uint64_t{64} << 20));
-  WEFT_TRY(simulate::Scenario scenario, simulate::parse_scenario(text, options.file));
+  WEFT_TRY(const std::string text, os::read_file(options.file, kMostBytes));
+  const auto read = [&](const std::string& path) {
+    return os::read_file(beside(options.file, path), kMostBytes);
+  };
+  WEFT_TRY(simulate::Scenario scenario, simulate::parse_scenario(text, options.file, read));
   if (options.seed >= 0) scenario.seed = static_cast<uint64_t>(options.seed);
   std::vector<simulate::JobModel> models;
   for (const simulate::JobGroup& job : scenario.jobs) {
@@ -107,7 +112,7 @@ Status simulate_file(const Options& options, Globals& globals) {
     simulation.traces.emplace_back();
     if (churn.trace.empty()) continue;
     const std::string path = beside(options.file, churn.trace);
-    WEFT_TRY(const std::string rows, os::read_file(path, uint64_t{64} << 20));
+    WEFT_TRY(const std::string rows, os::read_file(path, kMostBytes));
     WEFT_TRY(simulation.traces.back(), simulate::parse_trace(rows, path));
   }
   simulate::ChromeTrace trace(options.trace_job, options.trace_steps);

@@ -95,7 +95,7 @@ def holds(net, told):
 
 
 def test_a_local_network(tmp_path):
-    net = network.lan(3)
+    net = network.equal_links(3, 1000, 0.2)
     with laboratory(net, str(tmp_path), known=False, probe=True) as lab:
         lab.join(*net.ends)
         told = measured(lab, net.pairs)

@@ -2,7 +2,6 @@
 import itertools
 import json
 import os
-import statistics
 import subprocess
 import sys
 import threading
@@ -133,7 +132,7 @@ def test_lost_packets_slow_a_flow_and_lose_nothing():
 
 
 def test_homes_train_to_the_bits_of_one_peer(folder):  # noqa: F811
-    with laboratory(network.four_homes(), folder) as lab:
+    with laboratory(network.named("homes"), folder) as lab:
         lab.join("fibre", "cable", "cable2", "dsl")
         precision = 'precision = "fp64"'
         whole, _ = lab.train("whole", stages=1, steps=4, train=precision)
@@ -170,11 +169,11 @@ def regions():
 
 
 def scenario(name):
-    return {"lan": network.lan, "nanogpt": network.nanogpt, "aws": regions}[name]()
+    return regions() if name == "aws" else network.named(name)
 
 
 def test_one_lan_trains(folder):  # noqa: F811
-    net = scenario("lan")
+    net = network.equal_links(4, 1000, 0.2)
     with laboratory(net, folder, gflops=20) as lab:
         lab.join(*net.ends)
         job, seconds = lab.train("lan", stages=len(net.ends), steps=4)
@@ -202,27 +201,6 @@ def test_more_stages_than_cores_wait_instead_of_computing(folder, name, one_way_
         cut = lab.cluster.weft_json("job", "explain", "waits")["plan"]
         assert len(edges) >= stages - 1, (edges, [(s["flops"], s["parameter_bytes"]) for s in cut["stages"]])
         assert all(sum(step["edges"].get(edge, 0) for step in steps) > 0 for edge in edges)
-
-
-def test_regions_by_distance_are_those_of_the_table():
-    by_distance = network.regions_by_distance()
-    assert len(by_distance.pairs) == 90
-    near, far = by_distance.pairs["London", "Ireland"], by_distance.pairs["London", "Sydney"]
-    assert 2 < near["delay_ms"] < 10 and near["mbit_s"] == 1150
-    assert 100 < far["delay_ms"] < 150 and 150 < far["mbit_s"] < 300
-    try:
-        table = network.aws_regions()
-    except network.Missing as missing:
-        pytest.skip(str(missing))
-    assert set(table.ends) == set(by_distance.ends)
-    # The table's delays are those of round trips.
-    ratios = [2 * by_distance.pairs[pair]["delay_ms"] / way["delay_ms"] for pair, way in table.pairs.items()]
-    assert 0.9 < statistics.median(ratios) < 1.1 and 0.4 < min(ratios) and max(ratios) < 1.5
-
-
-def test_a_table_of_regions_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(network.Missing, match="none.csv.*WEFT_AWS_REGIONS"):
-        network.aws_regions(str(tmp_path / "none.csv"))
 
 
 def test_a_network_that_names_nobody_is_refused():

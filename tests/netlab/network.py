@@ -1,5 +1,6 @@
-"""The networks of the laboratory: who is there, over which lines. A scenario is data; it becomes
-namespaces (packet_gate.py), and the peers.toml and links.csv that `weft plan` and weft-broker read."""
+"""The networks of the laboratory: who is there, over which lines. A network is data, most of them the peers.toml and
+links.csv that `weft plan` reads (networks/); it becomes namespaces (packet_gate.py), those two files again for the
+broker, and a scenario for `weft simulate`."""
 import contextlib
 import csv
 import json
@@ -7,11 +8,13 @@ import math
 import os
 import subprocess
 import sys
+import tomllib
 
 from packet_gate import replace_token_bucket
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GATE = os.path.join(HERE, "packet_gate.py")
+NETWORKS = os.path.join(HERE, "networks")
 # Not ours to publish: beside the checkout, or where the variable says.
 AWS_TABLE = os.environ.get("WEFT_AWS_REGIONS") or os.path.join(HERE, "../../../shared/data/aws_10_regions.csv")
 
@@ -78,6 +81,67 @@ class Network:
             lines += [f"gflops = {speeds[name]}"] if speeds.get(name) else []
         return "\n".join(lines) + "\n"
 
+    def scenario_toml(self, gflops, job_file, steps):
+        """One job on this network for `weft simulate`, beside links.csv: each end is a site with one peer, of that
+        speed by name. Messages with the broker take no time, as nearly here."""
+        sites = [*self.ends, "broker"]
+        lines = [f"seed = {self.seed}", 'links_file = "links.csv"', "[broker]", 'site = "broker"', "[[link]]"]
+        for name in sites:
+            lines += ["[[site]]", f'name = "{name}"']
+        for name, access in self.ends.items():
+            lines += ["[[peers]]", 'name = "peer"', f'site = "{name}"', f"gflops = {gflops[name]}"]
+            lines += [f"{key} = {measured(rate)}" for key, rate in access.items()]
+        lines += ["[[job]]", f'file = "{job_file}"', f"steps = {steps}"]
+        return "\n".join(lines) + "\n"
+
+
+def numbers(cells):
+    try:
+        return [float(cell) if cell else None for cell in cells]
+    except ValueError:
+        return None
+
+
+def read_links(path, names=()):
+    """The ways of a links.csv, in the forms of docs/planning.md; names: of the rows of a matrix. Nothing is assumed of
+    what it leaves out. Files tell what a connection carries of data, the gate's lines carry headers, too."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row and not row[0].lstrip().startswith("#")]
+
+    def way(mbit_s, delay_ms):
+        return {"mbit_s": mbit_s / PAYLOAD, "delay_ms": delay_ms}
+    if numbers(rows[0]):
+        matrix = [numbers(row) for row in rows]
+        if len(matrix) != len(names) or any(len(row) != len(names) for row in matrix):
+            raise ValueError(f"{path} is no matrix of {len(names)} rows and columns, one for each peer")
+        return {(a, b): way(rate, 0.0) for a, row in zip(names, matrix)
+                for b, rate in zip(names, row) if a != b and rate is not None}
+    pairs = {}
+    for cells in rows[1:]:
+        row = dict(zip(rows[0], cells, strict=True))
+        a, b = (next(row[key] for key in keys if key in row) for keys in (("from", "a", "region_a"), ("to", "b", "region_b")))
+        rate = 1e3 * float(row["bandwidth_gbps"]) if "bandwidth_gbps" in row else float(row["bandwidth_mbit_s"])
+        pairs[a, b] = way(rate, float(row.get("latency_ms", row.get("delay_ms", 0))))
+        if "from" not in row:
+            pairs[b, a] = pairs[a, b]
+    return pairs
+
+
+def read(folder):
+    """The network of a folder: peers.toml, of which ids and access lines count, and links.csv, which names peers."""
+    with open(os.path.join(folder, "peers.toml"), "rb") as file:
+        told = tomllib.load(file)
+    if "site" in told or any("site" in peer for peer in told["peer"]):
+        raise ValueError(f"{folder}/peers.toml names sites: no network is made of their lines; write links of peers")
+    ends = {peer["id"]: {key: peer[key] / PAYLOAD for key in ("up_mbit_s", "down_mbit_s") if peer.get(key)}
+            for peer in told["peer"]}
+    return Network(ends, read_links(os.path.join(folder, "links.csv"), list(ends)))
+
+
+def named(name):
+    """lan, sites, homes or nanogpt."""
+    return read(os.path.join(NETWORKS, name))
+
 
 def full(names, way):
     return {(a, b): dict(way) for a in names for b in names if a != b}
@@ -86,16 +150,6 @@ def full(names, way):
 def equal_links(count, mbit_s, delay_ms):
     names = [f"p{i}" for i in range(count)]
     return Network({name: {} for name in names}, full(names, {"mbit_s": mbit_s, "delay_ms": delay_ms}))
-
-
-def lan(count=4):
-    """One local network."""
-    return equal_links(count, 1000, 0.2)
-
-
-def nanogpt(count=8):
-    """The public pipeline benchmark of this field: every link 200 Mbit/s and 50 ms."""
-    return equal_links(count, 200, 50)
 
 
 def two_sites(per_site=2, mbit_s=50, delay_ms=15):
@@ -129,16 +183,6 @@ def homes_and_hub(homes=2, up_mbit_s=20, down_mbit_s=100, delay_ms=10):
     return Network(ends, full(list(ends), {"mbit_s": 1000, "delay_ms": delay_ms}))
 
 
-def four_homes(*only):
-    """Fibre, cable and DSL lines: fast down, slow up, all flows of a home over the same line."""
-    lines = {"fibre": (200, 500, 8), "cable": (20, 200, 15), "cable2": (20, 200, 15), "dsl": (8, 50, 25)}
-    lines = {name: line for name, line in lines.items() if not only or name in only}
-    ends = {name: {"up_mbit_s": up, "down_mbit_s": down} for name, (up, down, _) in lines.items()}
-    pairs = {(a, b): {"mbit_s": min(lines[a][0], lines[b][1]), "delay_ms": lines[a][2] + lines[b][2]}
-             for a in lines for b in lines if a != b}
-    return Network(ends, pairs)
-
-
 # Latitude and longitude, degrees, of the cities that the ten regions are named after or lie at.
 REGIONS = {"Oregon": (45.8, -119.7), "Virginia": (39.0, -77.5), "Ohio": (40.0, -83.0), "Tokyo": (35.7, 139.7),
            "Seoul": (37.6, 127.0), "Singapore": (1.4, 103.8), "Sydney": (-33.9, 151.2), "London": (51.5, -0.1),
@@ -156,7 +200,7 @@ def regions_by_distance():
 
     def way(a, b):
         delay_ms = kilometres(a, b) / FIBRE_KM_PER_MS * DETOUR
-        return {"mbit_s": min(MOST_MBIT_S, 1e3 * WINDOW_MBIT / (2 * delay_ms)), "delay_ms": delay_ms}
+        return {"mbit_s": min(MOST_MBIT_S, 1e3 * WINDOW_MBIT / (2 * delay_ms)) / PAYLOAD, "delay_ms": delay_ms}
     return Network({name: {} for name in sorted(REGIONS)},
                    {(a, b): way(a, b) for a in REGIONS for b in REGIONS if a != b})
 
@@ -164,12 +208,7 @@ def regions_by_distance():
 def aws_regions(path=AWS_TABLE):
     """Ten AWS regions, one peer each, from a table of pairs: region_a,region_b,delay_ms,bandwidth_gbps."""
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        pairs = read_links(path)
     except OSError as error:
         raise Missing(f"no table of the AWS regions: {error}; name one in WEFT_AWS_REGIONS") from error
-    pairs = {}
-    for row in rows:
-        way = {"mbit_s": 1000 * float(row["bandwidth_gbps"]), "delay_ms": float(row["delay_ms"])}
-        pairs[row["region_a"], row["region_b"]] = pairs[row["region_b"], row["region_a"]] = way
     return Network({name: {} for name in sorted({name for pair in pairs for name in pair})}, pairs)

@@ -47,7 +47,7 @@ TEST(Scenario, ErrorsNameTableAndKey) {
               HasSubstr("width 256 is no multiple of heads 3"));
   EXPECT_THAT(error_of(replaced("heads = 4", "head = 4")), HasSubstr("unknown key head"));
   EXPECT_THAT(error_of(one_site("", "[[site]]\nname = \"far\"\n")),
-              HasSubstr("nothing links far and lan"));
+              HasSubstr("nothing links far to lan"));
   EXPECT_THAT(error_of(one_site("", "[[site]]\nname = \"lan\"\n")), HasSubstr("there twice"));
   EXPECT_THAT(error_of(one_site("", "[[churn]]\ngroup = \"who\"\nlife_s = 1\n")),
               HasSubstr("[[churn]] of \"who\""));
@@ -82,6 +82,144 @@ TEST(Scenario, ASiteWithACountStandsForSeveralWithPeersInEach) {
   ASSERT_EQ(scenario->peers.size(), 3u);
   EXPECT_EQ(scenario->peers[1].site, "lan-1");
   EXPECT_EQ(World(*scenario).peers().size(), 18u);
+}
+
+constexpr const char* kThreeSites = R"(
+links_file = "wan.csv"
+[[site]]
+name = "a"
+[[site]]
+name = "b"
+[[site]]
+name = "c"
+[[peers]]
+name = "x"
+site = "a"
+gflops = 10
+[[peers]]
+name = "y"
+site = "b"
+gflops = 10
+[[job]]
+name = "gpt"
+steps = 2
+batch = 2
+[job.transformer]
+layers = 2
+)";
+
+Result<Scenario> with_links(const std::string& csv, const std::string& more = "") {
+  return parse_scenario(kThreeSites + more, "s.toml", [&](const std::string& path) {
+    EXPECT_EQ(path, "wan.csv");
+    return Result<std::string>(csv);
+  });
+}
+
+TEST(Scenario, AMeasuredTableTellsTheWaysOfEachDirection) {
+  const auto scenario = with_links(
+      "from,to,latency_ms,bandwidth_mbit_s\na,b,5,10\nb,a,7,80\na,b,5,10\nmoon,a,1300,1\n",
+      "[[link]]\nlatency_ms = 1\n");
+  ASSERT_TRUE(scenario.ok()) << scenario.error().text();
+  EXPECT_THAT(scenario->notes, ::testing::ElementsAre(HasSubstr("1 rows of wan.csv name neither")));
+  World world(*scenario);
+  const SimRoute up = world.route(0, 1), down = world.route(1, 0);
+  EXPECT_DOUBLE_EQ(up.latency_s, 0.005);
+  EXPECT_DOUBLE_EQ(down.latency_s, 0.007);
+  EXPECT_DOUBLE_EQ(world.send(up, 1e6, 0).arrives_s, 0.8 + 0.005);
+  EXPECT_DOUBLE_EQ(world.send(down, 1e6, 0).arrives_s, 0.1 + 0.007);
+  // The planner is told both, and between others what the [[link]] for all says.
+  size_t both = 0;
+  for (const broker::PlannerLink& link : world.known().links) {
+    if (link.from == "site a" && link.to == "site b") both += link.bandwidth_mbit_s == 10 ? 1 : 0;
+    if (link.from == "site b" && link.to == "site a") both += link.bandwidth_mbit_s == 80 ? 1 : 0;
+    if (link.from == "site a" && link.to == "site c") {
+      EXPECT_EQ(link.latency_ms, 1);
+    }
+  }
+  EXPECT_EQ(both, 2u);
+}
+
+TEST(Scenario, AMeasuredTableMayBeOfPairsOrAMatrix) {
+  const auto pairs =
+      with_links("region_a,region_b,delay_ms,bandwidth_gbps\na,b,5,0.01\nc,a,6,1\nb,c,7,1\n");
+  ASSERT_TRUE(pairs.ok()) << pairs.error().text();
+  EXPECT_DOUBLE_EQ(World(*pairs).route(1, 0).latency_s, 0.005);
+  const auto matrix = with_links("0,10,20\n30,0,40\n50,60,0\n");
+  ASSERT_TRUE(matrix.ok()) << matrix.error().text();
+  World world(*matrix);
+  EXPECT_DOUBLE_EQ(world.send(world.route(1, 0), 3e6, 0).arrives_s, 0.8);
+}
+
+// Rows before a [[link]] of the pair, that before the opposite row, that before the [[link]] of
+// all.
+TEST(Scenario, WhatATableLeavesOpenComesFromLinksOrTheOtherDirection) {
+  const std::string table = "from,to,latency_ms,bandwidth_mbit_s\na,b,5,10\na,c,6,20\n";
+  const auto scenario = with_links(
+      table,
+      "[[link]]\nfrom = \"b\"\nto = \"a\"\nlatency_ms = 9\nloss = 0.1\n[[link]]\nlatency_ms = 1\n");
+  ASSERT_TRUE(scenario.ok()) << scenario.error().text();
+  World world(*scenario);
+  EXPECT_DOUBLE_EQ(world.route(0, 1).latency_s, 0.005);
+  EXPECT_DOUBLE_EQ(world.route(1, 0).latency_s, 0.009);
+  EXPECT_EQ(world.route(0, 1).loss, 0.1);
+  const auto latency = [&](const std::string& from, const std::string& to) {
+    for (const broker::PlannerLink& link : world.known().links) {
+      if (link.from == "site " + from && link.to == "site " + to) return link.latency_ms;
+    }
+    return -1.0;
+  };
+  EXPECT_EQ(latency("c", "a"), 6);
+  EXPECT_EQ(latency("b", "c"), 1);
+  EXPECT_THAT(scenario->notes, ::testing::ElementsAre(HasSubstr("one direction only of 1 ways")));
+}
+
+TEST(Scenario, ARowOfASiteWithACountHoldsForEachOfThem) {
+  std::string text = kThreeSites;
+  text.replace(text.find("name = \"b\""), 10, "name = \"b\"\ncount = 2");
+  const auto scenario = parse_scenario(text, "s.toml", [](const std::string&) {
+    return Result<std::string>(
+        "from,to,latency_ms,bandwidth_mbit_s\na,b,5,10\nb,b,2,10\nc,a,1,1\nc,b-0,3,1\nc,b-1,4,1\n");
+  });
+  ASSERT_TRUE(scenario.ok()) << scenario.error().text();
+  World world(*scenario);  // peers: x of a, y of b-0 and of b-1
+  EXPECT_DOUBLE_EQ(world.route(0, 1).latency_s, 0.005);
+  EXPECT_DOUBLE_EQ(world.route(0, 2).latency_s, 0.005);
+  EXPECT_DOUBLE_EQ(world.route(1, 2).latency_s, 0.002);
+}
+
+TEST(Scenario, ATableThatIsWrongOrLeavesAWayOpenIsRefused) {
+  const auto error = [](const Result<Scenario>& scenario) {
+    return scenario.ok() ? std::string("none") : scenario.error().text();
+  };
+  const std::string heading = "from,to,latency_ms,bandwidth_mbit_s\n";
+  EXPECT_THAT(error(with_links(heading + "a,b,5,10\n")), HasSubstr("nothing links"));
+  EXPECT_THAT(error(with_links("0,10,20\n30,0,\n50,,0\n")), HasSubstr("nothing links b to c"));
+  EXPECT_THAT(error(with_links(heading + "a,b,5,0\n")), HasSubstr("wan.csv, line 2"));
+  EXPECT_THAT(error(with_links(heading + "x,y,5,1\n")),
+              AllOf(HasSubstr("names no two"), HasSubstr("are here the [[site]]s")));
+  EXPECT_THAT(error(with_links("0,1\n1,0\n")), HasSubstr("matrix of 2 rows for 3"));
+  EXPECT_THAT(error(with_links(heading + "a,b,5,10\n",
+                               "[[link]]\nlatency_ms = 1\n[[slowdown]]\nfrom = \"a\"\nto = "
+                               "\"c\"\nshare = 0.5\n")),
+              HasSubstr("has no bandwidth_mbit_s"));
+  EXPECT_THAT(error(parse_scenario(kThreeSites, "s.toml")), HasSubstr("cannot be read here"));
+  EXPECT_THAT(error(parse_scenario(kThreeSites, "s.toml",
+                                   [](const std::string&) -> Result<std::string> {
+                                     return make_error(Code::kNotFound, "wan.csv is not there");
+                                   })),
+              HasSubstr("wan.csv is not there"));
+  std::string text = kThreeSites;
+  EXPECT_THAT(error(parse_scenario(text.replace(text.find("\"wan.csv\""), 9, "\"\""), "s.toml")),
+              HasSubstr("links_file names no file"));
+  EXPECT_THAT(error(parse_scenario(text.replace(text.find("\"\""), 2, "5"), "s.toml")),
+              HasSubstr("links_file must be"));
+  std::string two = kThreeSites;
+  two.replace(two.find("name = \"b\""), 10, "name = \"b\"\ncount = 2");
+  EXPECT_THAT(error(parse_scenario(two, "s.toml",
+                                   [&](const std::string&) {
+                                     return Result<std::string>(heading + "a,b,5,1\na,b-0,6,1\n");
+                                   })),
+              HasSubstr("says two things of the way from a to b-0"));
 }
 
 TEST(Scenario, TracesAreReadInOrderOfTime) {
