@@ -31,14 +31,14 @@ Status add_measured_links(std::string_view csv, const std::string& source, Scena
   for (const broker::PlannerLink& row : table.links) {
     const auto [first, fresh] = known.try_emplace({row.from, row.to}, row);
     const broker::PlannerLink& before = first->second;
-    if (fresh || (before.latency_ms == row.latency_ms &&
-                  before.bandwidth_mbit_s == row.bandwidth_mbit_s)) {
+    if (fresh ||
+        (before.latency_ms == row.latency_ms && before.bandwidth_mbit_s == row.bandwidth_mbit_s)) {
       continue;
     }
-    return make_error(Code::kInvalid,
-                      fmt::format("{} says two things of the way from {} to {}", source, row.from,
-                                  row.to),
-                      "name a site or the sites it is one of, not both");
+    return make_error(
+        Code::kInvalid,
+        fmt::format("{} says two things of the way from {} to {}", source, row.from, row.to),
+        "name a site or the sites it is one of, not both");
   }
   std::set<Direction> linked;
   for (const SiteLink& link : scenario.links) {

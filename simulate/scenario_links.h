@@ -1,5 +1,5 @@
-// Measured ways between the sites of a scenario, from a links.csv. Private to the scenario's reader.
-// Pure.
+// Measured ways between the sites of a scenario, from a links.csv. Private to the scenario's
+// reader. Pure.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace weft::simulate {
 
-// Adds what the file says of the scenario's sites to measured_links and notes. A direction without a
-// row or [[link]] is as its opposite. Errors name the line; kInvalid also where two rows say
+// Adds what the file says of the scenario's sites to measured_links and notes. A direction without
+// a row or [[link]] is as its opposite. Errors name the line; kInvalid also where two rows say
 // different things of one direction.
 Status add_measured_links(std::string_view csv, const std::string& source, Scenario& scenario);
 

@@ -103,18 +103,20 @@ void ChainMemory::add_leaves(Chain& chain) const {
 
 // What nodes keep of their own, and what passes while they run.
 void ChainMemory::add_own(Chain& chain) const {
-  std::vector<double> own(static_cast<size_t>(chain.units), 0.0), live = own;
+  std::vector<double> own(static_cast<size_t>(chain.units), 0.0), live = own, gradients = own;
   for (size_t i = 0; i < stash.own.size(); ++i) {
     const auto run = static_cast<size_t>(run_of(i));
     own[run] += stash.own[i];
     live[run] = std::max(live[run], stash.live[i]);
+    gradients[run] = std::max(gradients[run], stash.gradients[i]);
   }
   for (int32_t begin = 0; begin < chain.units; ++begin) {
-    double sum = 0, most = 0;
+    double sum = 0, most = 0, moment = 0;
     for (int32_t end = begin + 1; end <= chain.units; ++end) {
       sum += own[static_cast<size_t>(end) - 1];
       most = std::max(most, live[static_cast<size_t>(end) - 1]);
-      chain.stash_bytes[chain.at(begin, end)] += sum;
+      moment = std::max(moment, gradients[static_cast<size_t>(end) - 1]);
+      chain.stash_bytes[chain.at(begin, end)] += sum + moment;
       chain.fixed_bytes[chain.at(begin, end)] += most;
     }
   }

@@ -42,6 +42,7 @@ struct Coded {
   std::string codec;                  // what was chosen, for reports; empty: sent as it is
 };
 
+// Pure: two threads may ask at once.
 using CompressionPolicy = std::function<Coded(const Crossing&)>;
 
 struct Compression {

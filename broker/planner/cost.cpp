@@ -98,14 +98,17 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const GraphCosts& 
     const auto here = [&](int32_t node) {
       return partition.stage_of[static_cast<size_t>(node)] == stage.index;
     };
-    double fixed = 0, shard = 0, kept = 0, given = 0, live = 0;
+    double fixed = 0, shard = 0, kept = 0, given = 0, live = 0, gradients = 0;
     bool backward = false;
     job::Work sum;
     for (int32_t node : stage.nodes) {
       const auto at = static_cast<size_t>(node);
       sum.add(of.work[at]);
       kept += stash.own[at];
-      if (here(node)) live = std::max(live, stash.live[at]);
+      if (here(node)) {
+        live = std::max(live, stash.live[at]);
+        gradients = std::max(gradients, stash.gradients[at]);
+      }
       backward = backward || stash.backward[at];
       for (const opdag::ValueId id : opdag::outputs_of(graph, graph.nodes[at])) {
         const auto& keepers = stash.keepers[static_cast<size_t>(id)];
@@ -115,6 +118,7 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const GraphCosts& 
       }
     }
     fixed += live;
+    kept += gradients;
     const job::ClassWork total = sum.total();
     plan.flops = total.flops_forward + total.flops_backward;
     for (const opdag::Edge& edge : stage.inputs) {

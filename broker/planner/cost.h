@@ -19,9 +19,13 @@ struct ValueBytes {
 };
 ValueBytes value_bytes(const opdag::Graph& graph, job::Precision precision);
 
+// Whether a node's results are views of what it reads, without memory of their own. A conversion to
+// another type is none.
+bool only_views(const opdag::Graph& graph, const opdag::Node& node);
+
 // What each node with a backward leaves behind for it, per micro-batch, besides its inputs: its
-// results that are no views, and under autocast the copies of wider arguments that it computes
-// with.
+// results that are no views, the places of maxima, and under autocast the copies of wider arguments
+// that it computes with.
 std::vector<double> node_stash(const opdag::Graph& graph, job::Precision precision,
                                const ValueBytes& bytes);
 

@@ -171,18 +171,34 @@ ValueBytes value_bytes(const opdag::Graph& graph, job::Precision precision) {
   return bytes;
 }
 
+bool only_views(const opdag::Graph& graph, const opdag::Node& node) {
+  const opdag::OpInfo* info = opdag::find_op(node.op);
+  if (info == nullptr || !info->view) return false;
+  if (info->random) return !opdag::draws_random(node);  // dropout that drops nothing
+  if (info->cost_class != opdag::CostClass::kView) return false;
+  const std::vector<opdag::ValueId> inputs = opdag::inputs_of(node);
+  if (inputs.empty() || node.outputs.empty() || node.outputs.front() == opdag::kNone) return true;
+  const opdag::Value &from = graph.value(inputs.front()), &to = graph.value(node.outputs.front());
+  return to.kind != opdag::ValueKind::kTensor || from.meta.dtype == to.meta.dtype;
+}
+
 std::vector<double> node_stash(const opdag::Graph& graph, job::Precision precision,
                                const ValueBytes& bytes) {
+  constexpr double kIndex = 8;
   std::vector<double> stash(graph.nodes.size(), 0.0);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const opdag::Node& node = graph.nodes[i];
     const opdag::OpInfo* info = opdag::find_op(node.op);
-    if (info == nullptr || !info->view) {
+    const std::string_view base = base_name(node.op);
+    const bool places = base.starts_with("max_pool") || base.starts_with("adaptive_max_pool");
+    if (!only_views(graph, node)) {
       for (const opdag::ValueId id : node.outputs) {
-        if (id != opdag::kNone) stash[i] += bytes.kept[static_cast<size_t>(id)];
+        if (id == opdag::kNone) continue;
+        stash[i] += bytes.kept[static_cast<size_t>(id)];
+        if (places) stash[i] += kIndex * elements_of(graph.value(id).meta);
       }
     }
-    if (!autocasts(precision) || !runs_in_half(info, base_name(node.op))) continue;
+    if (!autocasts(precision) || !runs_in_half(info, base)) continue;
     for (const opdag::ValueId id : opdag::inputs_of(node)) {
       if (id == opdag::kNone || !dtype_is_floating(graph.value(id).meta.dtype)) continue;
       const double half = kHalf * elements_of(graph.value(id).meta);

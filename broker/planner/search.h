@@ -17,7 +17,7 @@
 // memory the order of unequal peers decides what fits.
 //
 // The work is bounded by counted operations, not by a clock: half a second to one for 512 peers and
-// 200 units. "auto" takes two searches of half the work each (planner.cpp).
+// 200 units. "auto" takes two searches, at the same time (planner.cpp).
 #pragma once
 
 #include <optional>

@@ -3,15 +3,9 @@
 #include <algorithm>
 
 #include "opdag/derive.h"
-#include "opdag/op_table.h"
 
 namespace weft::broker {
 namespace {
-
-bool is_view(const opdag::Node& node) {
-  const opdag::OpInfo* info = opdag::find_op(node.op);
-  return info != nullptr && info->view;
-}
 
 // A view without a backward hands on who reads it.
 std::vector<std::vector<int32_t>> keepers_of(const opdag::Graph& graph,
@@ -22,7 +16,7 @@ std::vector<std::vector<int32_t>> keepers_of(const opdag::Graph& graph,
     std::vector<int32_t> found;
     if (backward[i]) {
       found.push_back(static_cast<int32_t>(i));
-    } else if (is_view(node)) {
+    } else if (only_views(graph, node)) {
       for (const opdag::ValueId id : opdag::outputs_of(graph, node)) {
         const auto& readers = keepers[static_cast<size_t>(id)];
         found.insert(found.end(), readers.begin(), readers.end());
@@ -44,7 +38,7 @@ std::vector<int32_t> last_reads(const opdag::Graph& graph) {
   for (size_t i = graph.nodes.size(); i-- > 0;) {
     const opdag::Node& node = graph.nodes[i];
     auto read = static_cast<int32_t>(i);
-    if (is_view(node)) {
+    if (only_views(graph, node)) {
       for (const opdag::ValueId id : opdag::outputs_of(graph, node)) {
         read = std::max(read, last[static_cast<size_t>(id)]);
       }
@@ -72,6 +66,29 @@ std::vector<double> live_at(const opdag::Graph& graph, const std::vector<double>
   return change;
 }
 
+// While a node's backward runs: the gradients of what it made and read, and as much again, for
+// those of other branches and what kernels take.
+std::vector<double> gradients_at(const opdag::Graph& graph, const std::vector<bool>& backward,
+                                 const ValueBytes& bytes) {
+  const std::vector<bool> gradient = opdag::values_with_gradient(graph);
+  std::vector<double> at_node(graph.nodes.size(), 0.0);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (!backward[i]) continue;
+    const opdag::Node& node = graph.nodes[i];
+    std::vector<opdag::ValueId> values = opdag::outputs_of(graph, node);
+    for (const opdag::ValueId id : opdag::inputs_of(node)) {
+      if (graph.value(id).producer != opdag::kNone) values.push_back(id);
+    }
+    std::sort(values.begin(), values.end());
+    values.erase(std::unique(values.begin(), values.end()), values.end());
+    for (const opdag::ValueId id : values) {
+      const auto at = static_cast<size_t>(id);
+      if (gradient[at]) at_node[i] += 2 * std::min(bytes.kept[at], bytes.sent[at]);
+    }
+  }
+  return at_node;
+}
+
 }  // namespace
 
 Stash stash_of(const opdag::Graph& graph, job::Precision precision, const ValueBytes& bytes) {
@@ -82,13 +99,14 @@ Stash stash_of(const opdag::Graph& graph, job::Precision precision, const ValueB
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     if (stash.backward[i]) continue;
     stash.own[i] = 0;
-    if (is_view(graph.nodes[i])) continue;
+    if (only_views(graph, graph.nodes[i])) continue;
     for (const opdag::ValueId id : opdag::outputs_of(graph, graph.nodes[i])) {
       stash.passing[static_cast<size_t>(id)] = bytes.kept[static_cast<size_t>(id)];
     }
   }
   stash.keepers = keepers_of(graph, stash.backward);
   stash.live = live_at(graph, stash.passing);
+  stash.gradients = gradients_at(graph, stash.backward, bytes);
   return stash;
 }
 

@@ -22,6 +22,9 @@ struct Stash {
   std::vector<double> passing;
   // By node: bytes of passing values while it runs: those made so far and still to be read.
   std::vector<double> live;
+  // By node: bytes that its backward needs for a moment. Each micro-batch in flight has them:
+  // passes captured on a card have memory of their own.
+  std::vector<double> gradients;
 };
 Stash stash_of(const opdag::Graph& graph, job::Precision precision, const ValueBytes& bytes);
 

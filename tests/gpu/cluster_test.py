@@ -93,25 +93,61 @@ def test_plans_what_the_cards_then_take(cluster):
     assert 0.5 < plan["step_s"] / again < 2
 
 
-@pytest.fixture(name="larger", scope="module")
-def _larger(cluster):
-    """A model whose activations and weights leave what a library needs besides far behind."""
-    path = os.path.join(cluster.folder, "larger.pt2")
-    harness.python("examples/export_gpt.py", "--out", path, "--layers", "12", "--width", "768", "--heads", "12",
-                   "--sequence", "512", "--batch", "4")
-    return path
+@pytest.fixture(name="jobs", scope="module")
+def _jobs(cluster):
+    """Writes jobs of two stages over models whose weights and activations leave what a library takes far behind."""
+    folder = cluster.folder
+
+    def gpt(name, pipeline, dropout="0", **options):
+        path = os.path.join(folder, f"gpt-{dropout}.pt2")
+        if not os.path.exists(path):
+            harness.python("examples/export_gpt.py", "--out", path, "--layers", "12", "--width", "768", "--heads", "12",
+                           "--sequence", "512", "--batch", "4", "--dropout", dropout)
+        return harness.gpt_job(folder, name, model=path, stages=2, steps=4, batch=MICRO_BATCHES * 4, pipeline=pipeline,
+                               **options)
+
+    def resnet(name, pipeline, schedule, train):
+        import numpy
+
+        harness.python("examples/export_resnet.py", "--out", os.path.join(folder, "resnet.pt2"), "--batch", "512")
+        numpy.save(os.path.join(folder, "images.npy"), numpy.zeros((8192, 28, 28), "uint8"))
+        numpy.save(os.path.join(folder, "labels.npy"), numpy.zeros(8192, "int64"))
+        path = os.path.join(folder, f"{name}.toml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"""name = "{name}"
+model = "resnet.pt2"
+loss = "graph"
+[data.arrays]
+images = {{ train = "images.npy", eval = "images.npy" }}
+labels = {{ train = "labels.npy", eval = "labels.npy" }}
+[data.bind]
+images = {{ column = "images", scale = 0.0039 }}
+labels = {{ column = "labels" }}
+[train]
+steps = 4
+batch = {MICRO_BATCHES * 512}
+optimizer = "sgd"
+lr = 0.01
+{train}
+[pipeline]
+stages = 2
+schedule = "{schedule}"
+{pipeline}
+""")
+        return path
+    return {"gpt": gpt, "dropout": lambda *args, **options: gpt(*args, dropout="0.1", **options), "resnet": resnet}
 
 
-# A stage is planned into a share of 0.9 of a card: what allocators and libraries take besides is the rest.
+# What allocators and libraries take does not count by itself; what counts must be as much more than stages keep.
 @needs_card
-@pytest.mark.parametrize("schedule, precision, recompute", [
-    ("gpipe", "fp32", "never"), ("1f1b", "fp32", "never"), ("zb-h1", "fp32", "never"), ("1f1b", "bf16", "never"),
-    ("1f1b", "fp32", "always"), ("zb-h1", "bf16", "always")])
-def test_stages_take_the_memory_that_is_planned(cluster, larger, schedule, precision, recompute):
-    name = f"memory-{schedule}-{precision}-{recompute}"
-    cluster.weft("job", "submit", harness.gpt_job(
-        cluster.folder, name, model=larger, stages=2, steps=4, batch=MICRO_BATCHES * 4, schedule=schedule,
-        train=f'precision = "{precision}"', pipeline=f'recompute = "{recompute}"'))
+@pytest.mark.parametrize("model, schedule, precision, recompute", [
+    ("gpt", "gpipe", "fp32", "never"), ("gpt", "1f1b", "fp32", "never"), ("gpt", "zb-h1", "fp32", "never"),
+    ("gpt", "1f1b", "bf16", "never"), ("gpt", "1f1b", "fp32", "always"), ("gpt", "zb-h1", "bf16", "always"),
+    ("dropout", "1f1b", "bf16", "never"), ("resnet", "1f1b", "fp32", "never"), ("resnet", "zb-h1", "bf16", "never")])
+def test_stages_take_no_more_memory_than_is_planned(cluster, jobs, model, schedule, precision, recompute):
+    name = f"memory-{model}-{schedule}-{precision}-{recompute}"
+    cluster.weft("job", "submit", jobs[model](name, f'recompute = "{recompute}"', schedule=schedule,
+                                              train=f'precision = "{precision}"'))
     cluster.wait_job(name, {"finished"}, timeout_s=300, every_s=1)
     rows = cluster.weft_json("job", "metrics", name)["steps"]
     cluster.wait_idle(2)
@@ -120,7 +156,7 @@ def test_stages_take_the_memory_that_is_planned(cluster, larger, schedule, preci
         peak = max(row["stages"][index]["peak_memory_bytes"] for row in rows)
         print(f"{name}, stage {index}: planned {stage['memory_bytes'] / GIB:.3f} GiB, reserved at most {peak / GIB:.3f}, "
               f"{peak / stage['memory_bytes']:.3f}")
-        assert 0.6 < peak / stage["memory_bytes"] < 1 / 0.9
+        assert 0.4 < peak / stage["memory_bytes"] < 1
 
 
 @needs_card

@@ -296,6 +296,7 @@ TEST(PlanCompressed, TellsThePolicyWhatIsSent) {
   World world;
   world.spec.train.precision = job::Precision::kBf16;
   world.spec.pipeline.stages = 4;
+  world.spec.pipeline.schedule = job::PipelineSchedule::k1F1B;  // "auto" asks from two threads
   std::vector<Crossing> asked;
   const auto report = world.plan({"spy", {}, [&](const Crossing& crossing) {
                                     asked.push_back(crossing);

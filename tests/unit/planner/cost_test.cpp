@@ -47,6 +47,23 @@ TEST(ValueBytes, CountsWhatAutocastMakesOfAValue) {
       4 * elements);
 }
 
+// Whatever the table says may alias: only what cannot make memory is a view.
+TEST(NodeStash, CountsWhatIsMadeUnderTheNameOfAView) {
+  GraphBuilder b;
+  const auto x = b.input("x", {4, 16});
+  const auto view = b.op("aten::view", {{"self", ValueArg{x}}}, {64});
+  const auto wide = b.op("aten::to.dtype", {{"self", ValueArg{x}}}, {4, 16});
+  b.graph.values[static_cast<size_t>(wide)].meta.dtype = DType::kFloat64;
+  b.op("aten::to.dtype", {{"self", ValueArg{x}}}, {4, 16});  // to what it is
+  b.op("aten::einsum", {{"self", ValueArg{x}}}, {4, 4});
+  b.op("aten::dropout", {{"input", ValueArg{x}}, {"p", 0.5}, {"train", true}}, {4, 16});
+  b.op("aten::dropout", {{"input", ValueArg{x}}, {"p", 0.5}, {"train", false}}, {4, 16});
+  b.op("aten::max_pool2d", {{"self", ValueArg{view}}}, {8});
+  const auto stash =
+      node_stash(b.graph, job::Precision::kFp32, value_bytes(b.graph, job::Precision::kFp32));
+  EXPECT_EQ(stash, (std::vector<double>{0, 8 * 64, 0, 4 * 16, 4 * 64, 0, (4 + 8) * 8}));
+}
+
 TEST(ValueBytes, AnExpandedDimensionIsSentOnce) {
   GraphBuilder b;
   const auto x = b.input("x", {1, 16});

@@ -85,6 +85,8 @@ TEST(Frozen, PartsOfListsKeepWhatTheyView) {
   const double whole = 4 * 16 * 4, half = whole / 2;
   EXPECT_EQ(stash.passing[static_cast<size_t>(wide)], whole);
   EXPECT_EQ(stash.live, (std::vector<double>{whole, whole, whole + half, whole + half, half, 0}));
+  // Twice the gradients of what the trained ones read and make; none of what is frozen.
+  EXPECT_EQ(stash.gradients, (std::vector<double>{0, 0, 0, 2 * half, 4 * half, 2 * (half + 4)}));
 }
 
 // Views that read one value twice double nothing: the count of keepers stays that of nodes.

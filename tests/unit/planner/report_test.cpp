@@ -377,15 +377,15 @@ TEST(PlanAuto, OverManyPeersIsAsGoodAsTheSchedulesItMayChoose) {
     };
     const double chosen = step_s(job::PipelineSchedule::kAuto);
     EXPECT_LE(chosen, slack * step_s(job::PipelineSchedule::kZbH1)) << count;
-    EXPECT_LE(chosen, 1.02 * slack * step_s(job::PipelineSchedule::k1F1B)) << count;
+    EXPECT_LE(chosen, slack * step_s(job::PipelineSchedule::k1F1B)) << count;
   }
 }
 
 // ZB-H1 keeps more in stages near the loss; that something fits all the same, on a slow peer, is no
 // reason not to look.
 TEST(PlanAuto, OverManyPeersIs1F1BWhereMemorySuitsItOnly) {
-  const opdag::Graph graph = chain_graph(8, 256, 16);
-  job::JobSpec spec = chain_spec(256 * 16);
+  const opdag::Graph graph = chain_graph(8, 64, 64);
+  job::JobSpec spec = chain_spec(64 * 16);
   spec.pipeline.recompute = job::Recompute::kNever;
   using enum job::PipelineSchedule;
   const auto plan_of = [&](uint64_t room, bool giant, job::PipelineSchedule schedule) {
