@@ -398,7 +398,8 @@ Played search_and_play(Problem problem, job::PipelineSchedule searched, double e
   return result;
 }
 
-// Under which schedules plans of "auto" are searched. Of half the problems activations are what
+// What a search under one schedule finds for "auto", and two of half the work each; "auto" itself
+// searches whole under both. Of half the problems activations are what
 // fills memory, of which ZB-H1 keeps more.
 void compare_auto(uint64_t seed, int32_t peers, int count) {
   constexpr double kHeavy = 10;

@@ -83,7 +83,6 @@ class ScenarioReader {
     SiteSpec site{t.text("name"),         {},
                   t.number("latency_ms"), t.number("bandwidth_mbit_s"),
                   t.number("up_mbit_s"),  t.number("down_mbit_s")};
-    if (count > 1) families_.push_back({site.name, count});
     for (int64_t i = 0; i < count; ++i) {
       scenario_.sites.push_back(site);
       if (count == 1) continue;
@@ -202,19 +201,27 @@ class ScenarioReader {
     return make_error(Code::kInvalid, message, next);
   }
 
+  // The sites that one with a count stands for; of others none.
+  std::vector<std::string> members_of(const std::string& family) const {
+    std::vector<std::string> members;
+    for (const SiteSpec& site : scenario_.sites) {
+      if (!family.empty() && site.family == family) members.push_back(site.name);
+    }
+    return members;
+  }
+
   // A group of peers at a site that stands for several: one group at each of them.
   void spread_groups() {
     std::vector<PeerGroup> spread;
     for (PeerGroup& group : scenario_.peers) {
-      const auto family = std::find_if(families_.begin(), families_.end(),
-                                       [&](const auto& known) { return known.name == group.site; });
-      if (family == families_.end()) {
+      const std::vector<std::string> members = members_of(group.site);
+      if (members.empty()) {
         spread.push_back(std::move(group));
         continue;
       }
-      for (int64_t i = 0; i < family->count; ++i) {
+      for (const std::string& site : members) {
         spread.push_back(group);
-        spread.back().site = fmt::format("{}-{}", group.site, i);
+        spread.back().site = site;
       }
     }
     scenario_.peers = std::move(spread);
@@ -322,10 +329,9 @@ class ScenarioReader {
     }
     const auto known = [&](const std::string& site, const std::string& who) -> Status {
       if (names.contains(site)) return {};
-      for (const Family& family : families_) {
-        if (family.name != site) continue;
-        return wrong(fmt::format("{}: {} names \"{}\", which stands for {}-0 to {}-{}", source_,
-                                 who, site, site, site, family.count - 1),
+      if (const std::vector<std::string> members = members_of(site); !members.empty()) {
+        return wrong(fmt::format("{}: {} names \"{}\", which stands for {} to {}", source_, who,
+                                 site, members.front(), members.back()),
                      "name one of them; only the site of [[peers]] may name all");
       }
       return wrong(fmt::format("{}: {} is at site \"{}\", which is none", source_, who, site),
@@ -394,16 +400,10 @@ class ScenarioReader {
     return {};
   }
 
-  struct Family {
-    std::string name;
-    int64_t count = 1;
-  };
-
   const toml::table& document_;
   std::string source_;
   const ReadFile& read_;
   Scenario scenario_;
-  std::vector<Family> families_;  // sites with a count
 };
 
 }  // namespace

@@ -299,8 +299,8 @@ struct Searched {
 };
 
 // The same layout need not be best under both schedules, and ZB-H1 needs more memory. So each is
-// searched, at the same time, and each plays what was found for the other. A tenth or half of the
-// work for one of them finds plans up to a quarter worse (bench/planner --only auto).
+// searched, at the same time, and each plays what was found for the other. Half of the work for
+// each finds plans of up to 1.3 times the step (bench/planner --only auto).
 Result<Searched> search_both(const PlanInputs& in, const PlanInputs& split,
                              const GraphChain& chain) {
   std::future<Result<Candidates>> other = std::async(std::launch::async, [&] {

@@ -59,7 +59,7 @@ class ManyPeers {
     Problem roomy = problem_;
     const double most = *std::max_element(roomy.memory_bytes.begin(), roomy.memory_bytes.end());
     const Order order = most_promising(problem_, all_peers(problem_), problem_.peers());
-    for (double& room : roomy.memory_bytes) room = most;
+    std::fill(roomy.memory_bytes.begin(), roomy.memory_bytes.end(), most);
     SplitOptions options;
     options.recompute = problem_.recompute != job::Recompute::kNever;
     return any_fits(roomy, CutCosts(roomy), order, options);
