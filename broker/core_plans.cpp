@@ -47,7 +47,8 @@ PlannerOptions Core::planner_options() {
 
 Result<job::Plan> Core::plan_over(const opdag::Graph& graph, const job::JobSpec& spec,
                                   const std::vector<const Peer*>& idle) {
-  auto plan = plan_over_idle(graph, spec, idle, options_.known, planner_options());
+  auto plan = plan_over_idle(graph, spec, idle, options_.known, DeviceLessons(state_.peers),
+                             planner_options());
   if (plan.ok()) links_.depend_on(ways_of(graph, plan.value()));
   return plan;
 }
@@ -73,11 +74,11 @@ double Core::bytes_to_fetch(const Job& job, const LoadedJob& known, const job::P
 Result<Replanned> Core::replan(const Job& job, const std::vector<const Peer*>& peers,
                                double unproven) {
   WEFT_TRY(const auto known, loaded(job.id));
-  auto replanned =
-      replan_over(known->graphs.graph, known->submission.spec, job, peers, options_.known,
-                  planner_options(), unproven, [&](const job::Plan& plan, int32_t stage) {
-                    return bytes_to_fetch(job, *known, plan, stage);
-                  });
+  auto replanned = replan_over(known->graphs.graph, known->submission.spec, job, peers,
+                               options_.known, DeviceLessons(state_.peers), planner_options(),
+                               unproven, [&](const job::Plan& plan, int32_t stage) {
+                                 return bytes_to_fetch(job, *known, plan, stage);
+                               });
   if (replanned.ok()) links_.depend_on(ways_of(known->graphs.graph, replanned->plan));
   return replanned;
 }

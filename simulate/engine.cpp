@@ -31,7 +31,7 @@ Engine::Engine(const Scenario& scenario, const std::vector<JobModel>& models,
                                const std::vector<const broker::Peer*>& peers,
                                double unproven) { return replan(job, peers, unproven); };
   coordinator_.speeds = [this](const std::vector<const broker::Peer*>& peers) {
-    return broker::promised_speeds(peers, world_.known());
+    return broker::promised_speeds(peers, world_.known(), {});
   };
   queue_.on_stage = [this](VirtualQueue::Stage at) {
     const auto& run = runs_[static_cast<size_t>(at.run)];

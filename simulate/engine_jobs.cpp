@@ -53,8 +53,9 @@ Result<job::Plan> Engine::plan(const broker::Job& job,
                                const std::vector<const broker::Peer*>& idle) {
   const double began = options_.seconds ? options_.seconds() : 0;
   const JobModel& model = models_[owned_.at(job.id).model];
+  // All of its peers' speeds are written: no run teaches another.
   auto plan = broker::plan_over_idle(model.graph, broker::spec_to_plan(model.spec, job), idle,
-                                     world_.known(), planner_options());
+                                     world_.known(), {}, planner_options());
   if (options_.seconds) outcome_.planning_s += options_.seconds() - began;
   ++outcome_.plans;
   if (!plan.ok()) ++outcome_.plans_refused;
@@ -66,7 +67,7 @@ Result<broker::Replanned> Engine::replan(const broker::Job& job,
                                          double unproven) {
   const double began = options_.seconds ? options_.seconds() : 0;
   const JobModel& model = models_[owned_.at(job.id).model];
-  auto replanned = broker::replan_over(model.graph, model.spec, job, peers, world_.known(),
+  auto replanned = broker::replan_over(model.graph, model.spec, job, peers, world_.known(), {},
                                        planner_options(), unproven);
   if (options_.seconds) outcome_.planning_s += options_.seconds() - began;
   ++outcome_.replans;
@@ -95,7 +96,7 @@ int32_t Engine::run_of(const std::string& id, uint32_t epoch) {
   // peers as they are.
   broker::PlannerOptions options = planner_options();
   broker::PlannerInputs known;
-  if (options.compression.policy) known = broker::planner_inputs(holders, world_.known());
+  if (options.compression.policy) known = broker::planner_inputs(holders, world_.known(), {});
   options.access = std::move(known.access);
   auto pipeline =
       broker::pipeline_of_plan(model.graph, model.spec, *job.plan, devices, known.links, options);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "broker/api/api.h"
+#include "broker/coordinator/planner_inputs.h"
 
 namespace weft::broker {
 namespace {
@@ -48,7 +49,9 @@ Json Api::measured_json(const Peer& peer) const {
   Json json = peer_json(peer);
   json["profile"] = peer.profile ? job::profile_to_json(*peer.profile) : Json(nullptr);
   json["line"] = line_json(core_.links(), peer.id);
-  json["correction"] = {{"factor", peer.correction.factor}, {"steps", peer.correction.steps}};
+  const double planned = planned_correction(peer, DeviceLessons(core_.state().peers));
+  json["correction"] = {
+      {"factor", peer.correction.factor}, {"steps", peer.correction.steps}, {"planned", planned}};
   return json;
 }
 

@@ -11,8 +11,12 @@
 
 namespace weft::broker {
 
+double planned_correction(const Peer& peer, const DeviceLessons& lessons) {
+  return peer.slowness.factor > 0 ? peer.slowness.factor : lessons.factor(peer);
+}
+
 std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle,
-                                       const PlannerWorld& known) {
+                                       const PlannerWorld& known, const DeviceLessons& lessons) {
   // The world may know many more than are asked about.
   std::unordered_map<std::string_view, const PlannerPeer*> by_name;
   for (const Peer* peer : idle) by_name.emplace(peer->name, nullptr);
@@ -28,9 +32,10 @@ std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle,
     // drifted has shown.
     if (planned.gflops <= 0 && peer->profile) {
       planned.profile = peer->profile;
-      planned.correction = peer->correction.factor;
+      planned.correction = planned_correction(*peer, lessons);
+    } else if (peer->slowness.factor > 0) {
+      planned.correction = peer->slowness.factor;
     }
-    if (peer->slowness.factor > 0) planned.correction = peer->slowness.factor;
     planned.id = peer->id;
     planned.cores = peer->capabilities.cores;
     if (planned.memory_bytes == 0) {
@@ -48,9 +53,10 @@ bool speed_written(const Peer& peer, const PlannerWorld& known) {
   return found != known.peers.end() && found->gflops > 0;
 }
 
-PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const PlannerWorld& known) {
+PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const PlannerWorld& known,
+                             const DeviceLessons& lessons) {
   PlannerInputs inputs;
-  inputs.peers = planner_peers(idle, known);
+  inputs.peers = planner_peers(idle, known, lessons);
   std::unordered_map<std::string_view, std::vector<std::string>> ids;  // by name
   for (const Peer* peer : idle) ids[peer->name].push_back(peer->id);
   std::unordered_set<std::string_view> groups;
@@ -89,8 +95,8 @@ job::JobSpec spec_to_plan(job::JobSpec spec, const Job& job) {
 
 Result<job::Plan> plan_over_idle(const opdag::Graph& graph, const job::JobSpec& spec,
                                  const std::vector<const Peer*>& idle, const PlannerWorld& known,
-                                 PlannerOptions options) {
-  PlannerInputs inputs = planner_inputs(idle, known);
+                                 const DeviceLessons& lessons, PlannerOptions options) {
+  PlannerInputs inputs = planner_inputs(idle, known, lessons);
   options.access = std::move(inputs.access);
   return make_plan(graph, spec, inputs.peers, inputs.links, options);
 }

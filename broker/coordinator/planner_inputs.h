@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "broker/coordinator/device_lessons.h"
 #include "broker/coordinator/state.h"
 #include "broker/planner/links_file.h"
 #include "broker/planner/planner.h"
@@ -21,10 +22,15 @@ struct PlannerInputs {
 
 // Several peers of one name are all taken for the one that is known. Memory that the operator wrote
 // counts more than what a peer tells of its own, in all and free.
-PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const PlannerWorld& known);
+PlannerInputs planner_inputs(const std::vector<const Peer*>& idle, const PlannerWorld& known,
+                             const DeviceLessons& lessons);
 // Their peers alone, in the order given.
 std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle,
-                                       const PlannerWorld& known);
+                                       const PlannerWorld& known, const DeviceLessons& lessons);
+
+// What the times that a peer's profile predicts are multiplied with: what a run that drifted has
+// shown of it, else what the lessons say.
+double planned_correction(const Peer& peer, const DeviceLessons& lessons);
 
 // Whether the operator wrote the peer's speed down: its profile does not count then.
 bool speed_written(const Peer& peer, const PlannerWorld& known);
@@ -36,7 +42,7 @@ job::JobSpec spec_to_plan(job::JobSpec spec, const Job& job);
 // of the options is replaced by what is known.
 Result<job::Plan> plan_over_idle(const opdag::Graph& graph, const job::JobSpec& spec,
                                  const std::vector<const Peer*>& idle, const PlannerWorld& known,
-                                 PlannerOptions options);
+                                 const DeviceLessons& lessons, PlannerOptions options);
 
 // Directions in which a plan sends, from peer to peer.
 std::vector<std::pair<std::string, std::string>> ways_of(const opdag::Graph& graph,

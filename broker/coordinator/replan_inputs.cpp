@@ -113,11 +113,12 @@ Result<std::vector<std::vector<int32_t>>> shards_of(const opdag::Graph& graph,
 
 Result<Replanned> replan_over(const opdag::Graph& graph, const job::JobSpec& spec, const Job& job,
                               const std::vector<const Peer*>& peers, const PlannerWorld& known,
-                              PlannerOptions options, double unproven,
+                              const DeviceLessons& lessons, PlannerOptions options, double unproven,
                               const OtherBytes& other_bytes) {
-  PlannerInputs inputs = planner_inputs(peers, known);
+  PlannerInputs inputs = planner_inputs(peers, known, lessons);
   for (size_t i = 0; i < peers.size(); ++i) {
-    const bool taught = peers[i]->slowness.factor > 0 || peers[i]->correction.steps > 0;
+    const bool taught =
+        peers[i]->slowness.factor > 0 || (inputs.peers[i].profile && lessons.taught(*peers[i]));
     const bool own = std::any_of(job.stages.begin(), job.stages.end(),
                                  [&](const StageState& s) { return s.peer == peers[i]->id; });
     if (!taught && !own) inputs.peers[i].correction *= unproven;
@@ -178,9 +179,9 @@ Result<Replanned> replan_over(const opdag::Graph& graph, const job::JobSpec& spe
 }
 
 std::vector<double> promised_speeds(const std::vector<const Peer*>& peers,
-                                    const PlannerWorld& known) {
+                                    const PlannerWorld& known, const DeviceLessons& lessons) {
   std::vector<double> speeds;
-  for (const PlannerPeer& peer : planner_peers(peers, known)) {
+  for (const PlannerPeer& peer : planner_peers(peers, known, lessons)) {
     const double promised = peer.promised_gflops();
     // Of a profile the correction is counted already.
     speeds.push_back(peer.gflops > 0 && peer.correction > 0 ? promised / peer.correction

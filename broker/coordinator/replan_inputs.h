@@ -21,8 +21,8 @@ using OtherBytes = std::function<double(const job::Plan& plan, int32_t stage)>;
 // others, and as kAssumedMbit_s where none is known.
 Result<Replanned> replan_over(const opdag::Graph& graph, const job::JobSpec& spec, const Job& job,
                               const std::vector<const Peer*>& peers, const PlannerWorld& known,
-                              PlannerOptions options, double unproven = 1,
-                              const OtherBytes& other_bytes = {});
+                              const DeviceLessons& lessons, PlannerOptions options,
+                              double unproven = 1, const OtherBytes& other_bytes = {});
 
 inline constexpr double kAssumedMbit_s = 100;
 
@@ -37,7 +37,7 @@ Result<std::vector<std::vector<int32_t>>> shards_of(const opdag::Graph& graph,
 
 // Speeds the planner takes them for, in GFLOP/s of large products; 0: unknown.
 std::vector<double> promised_speeds(const std::vector<const Peer*>& peers,
-                                    const PlannerWorld& known);
+                                    const PlannerWorld& known, const DeviceLessons& lessons);
 
 // Values the optimizer keeps for each weight.
 double optimizer_states(const job::TrainSpec& train);

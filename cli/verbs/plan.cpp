@@ -29,8 +29,9 @@ Status add_profile(ApiClient& client, broker::PlannerPeer& peer) {
   if (profile == whole.end() || profile->is_null()) return {};
   WEFT_TRY(job::DeviceProfile read, job::profile_from_json(*profile));
   peer.profile = std::make_shared<const job::DeviceProfile>(std::move(read));
-  const double factor = whole.value("correction", json::object()).value("factor", 1.0);
-  if (factor > 0) peer.correction = factor;
+  const json correction = whole.value("correction", json::object());
+  const double planned = correction.value("planned", correction.value("factor", 1.0));
+  if (planned > 0) peer.correction = planned;
   return {};
 }
 

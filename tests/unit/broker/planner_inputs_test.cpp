@@ -41,7 +41,7 @@ TEST(PlannerInputs, KnownPeersAndLinksAreJoinedByName) {
   ASSERT_TRUE(add_links(kLinks, "links.csv", known).ok());
   const Peer a = peer("p-1", "fast", uint64_t{8} << 30), b = peer("p-2", "slow", 0),
              c = peer("p-3", "slow", 77), stranger = peer("p-4", "new", 1000);
-  const PlannerInputs inputs = planner_inputs({&a, &b, &c, &stranger}, known);
+  const PlannerInputs inputs = planner_inputs({&a, &b, &c, &stranger}, known, {});
   ASSERT_EQ(inputs.peers.size(), 4u);
   EXPECT_EQ(inputs.peers[0].id, "p-1");
   EXPECT_EQ(inputs.peers[0].gflops, 5000);
@@ -69,7 +69,7 @@ TEST(PlannerInputs, LinksOfWholeGroupsStayWhatTheyAre) {
   known.access.push_back({"site x", {"fast", "slow"}, 0, 0});
   known.links.push_back({"site x", "site x", 3, 30});
   const Peer a = peer("p-1", "fast", 0), b = peer("p-2", "slow", 0);
-  const PlannerInputs inputs = planner_inputs({&a, &b}, known);
+  const PlannerInputs inputs = planner_inputs({&a, &b}, known, {});
   ASSERT_FALSE(inputs.links.empty());
   EXPECT_EQ(inputs.links.back().from, "site x");
   EXPECT_EQ(inputs.access.back().peers, (std::vector<std::string>{"p-1", "p-2"}));
@@ -80,7 +80,7 @@ TEST(PlannerInputs, WhatTheOperatorWroteCountsMoreThanWhatWasMeasured) {
   Peer written = peer("p-1", "fast", 10), measured = peer("p-2", "elsewhere", 10);
   written.profile = measured.profile = std::make_shared<const job::DeviceProfile>();
   written.correction = measured.correction = {1.25, 9};
-  const PlannerInputs inputs = planner_inputs({&written, &measured}, known);
+  const PlannerInputs inputs = planner_inputs({&written, &measured}, known, {});
   EXPECT_EQ(inputs.peers[0].profile, nullptr);
   EXPECT_EQ(inputs.peers[0].gflops, 5000);
   EXPECT_EQ(inputs.peers[0].correction, 1);
@@ -105,7 +105,7 @@ TEST(PlannerInputs, MemoryIsWhatAPeerTellsUnlessTheOperatorWroteIt) {
   measured->memory_total_bytes = 700;
   part.profile = moved.profile = measured;
   moved.capabilities.device = "cuda:1";
-  const auto peers = planner_peers({&written, &told, &card, &part, &moved}, known);
+  const auto peers = planner_peers({&written, &told, &card, &part, &moved}, known, {});
   EXPECT_EQ(peers[0].memory_bytes, uint64_t{1} << 30);
   EXPECT_EQ(peers[0].free_memory_bytes, 0u) << "he knows what the machine is free to give";
   EXPECT_EQ(peers[1].memory_bytes, 1000u);
@@ -118,7 +118,7 @@ TEST(PlannerInputs, MemoryIsWhatAPeerTellsUnlessTheOperatorWroteIt) {
 
 TEST(PlannerInputs, NothingKnownIsNothingAssumedHere) {
   const Peer a = peer("p-1", "x", 10);
-  const PlannerInputs inputs = planner_inputs({&a}, {});
+  const PlannerInputs inputs = planner_inputs({&a}, {}, {});
   EXPECT_EQ(inputs.peers.size(), 1u);
   EXPECT_TRUE(inputs.links.empty());
   EXPECT_TRUE(inputs.access.empty());

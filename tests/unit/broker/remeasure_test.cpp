@@ -79,7 +79,7 @@ struct World {
     return pauses;
   }
   // Of large products, as plans see it.
-  double planned_gflops() { return planner_peers({&peer()}, {}).at(0).promised_gflops(); }
+  double planned_gflops() { return planner_peers({&peer()}, {}, {}).at(0).promised_gflops(); }
 
   State state;
   CoordinatorOptions options;

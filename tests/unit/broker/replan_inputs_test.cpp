@@ -34,7 +34,7 @@ class ReplanInputsTest : public ::testing::Test {
     }
     job_.steps = 1000;
     job_.requested_stages = 2;
-    auto plan = plan_over_idle(graph_, spec_to_plan(spec_, job_), {&a_, &b_}, known_, {});
+    auto plan = plan_over_idle(graph_, spec_to_plan(spec_, job_), {&a_, &b_}, known_, {}, {});
     EXPECT_TRUE(plan.ok()) << plan.error().text();
     job_.plan = *plan;
     for (const job::StagePlan& stage : job_.plan->stages) {
@@ -42,7 +42,7 @@ class ReplanInputsTest : public ::testing::Test {
     }
   }
   Replanned replanned(double unproven = 1) {
-    auto result = replan_over(graph_, spec_, job_, {&a_, &b_, &c_}, known_, {}, unproven);
+    auto result = replan_over(graph_, spec_, job_, {&a_, &b_, &c_}, known_, {}, {}, unproven);
     EXPECT_TRUE(result.ok()) << result.error().text();
     return result.ok() ? *result : Replanned{};
   }
@@ -137,7 +137,7 @@ TEST_F(ReplanInputsTest, MeasuredWaysAreAskedForOnce) {
     return ways;
   };
   known_.links.clear();
-  const auto other = replan_over(graph_, spec_, job_, {&a_, &b_, &c_}, known_, options);
+  const auto other = replan_over(graph_, spec_, job_, {&a_, &b_, &c_}, known_, {}, options);
   ASSERT_TRUE(other.ok()) << other.error().text();
   ASSERT_FALSE(other->same);
   EXPECT_EQ(asked, 1);
@@ -158,9 +158,35 @@ TEST_F(ReplanInputsTest, PeersThatHaveShownNothingShareTheModelsError) {
   EXPECT_EQ(other.factors, (std::vector<double>{5, 5}));
 }
 
+// What runs have shown of its device is measured with the model's error in it.
+TEST_F(ReplanInputsTest, APeerOfADeviceThatRunsHaveShownDoesNotTakeTheModelsErrorTwice) {
+  auto profile = std::make_shared<job::DeviceProfile>();
+  profile->device_name = "card";
+  for (auto& costs : profile->fp32.costs) costs.forward.flop_s = costs.backward.flop_s = 1e-10;
+  std::map<std::string, Peer> peers = {{"a", a_}, {"b", b_}, {"c", c_}};
+  for (auto& [id, peer] : peers) peer.profile = profile;
+  peers["a"].correction = {5, 30};
+  const auto factor_of_c = [&](double unproven) {
+    peers["a"].slowness.factor = 50;  // left for c
+    auto result = replan_over(graph_, spec_, job_, {&peers["a"], &peers["b"], &peers["c"]}, known_,
+                              DeviceLessons(peers), {}, unproven);
+    EXPECT_TRUE(result.ok()) << result.error().text();
+    for (size_t i = 0; result.ok() && i < result->factors.size(); ++i) {
+      if (result->plan.stages[i].replicas[0] == "c") return result->factors[i];
+    }
+    return 0.0;
+  };
+  EXPECT_EQ(factor_of_c(5), 5) << "the speed is written: no run shows another";
+  for (PlannerPeer& written : known_.peers) written.gflops = 0;
+  EXPECT_EQ(factor_of_c(5), 5) << "one machine alone shows nothing of another";
+  EXPECT_EQ(factor_of_c(1), 1);
+  peers["b"].correction = {4, 30};
+  EXPECT_EQ(factor_of_c(5), 4);
+}
+
 TEST_F(ReplanInputsTest, PromisedSpeedsCountWhatRunsHaveShown) {
   b_.slowness.factor = 4;
-  EXPECT_EQ(promised_speeds({&a_, &b_}, known_), (std::vector<double>{10, 2.5}));
+  EXPECT_EQ(promised_speeds({&a_, &b_}, known_, {}), (std::vector<double>{10, 2.5}));
 }
 
 // Four alike; whether flows of the job's three share their lines is not known, of d it is: they do
@@ -184,14 +210,15 @@ TEST_F(ReplanInputsTest, WhatIsOnlyAssumedOfItsLinesMovesNoJob) {
       return ways;
     };
     const auto first =
-        plan_over_idle(graph_, spec_to_plan(spec_, job_), {&a_, &b_, &c_}, known_, options);
+        plan_over_idle(graph_, spec_to_plan(spec_, job_), {&a_, &b_, &c_}, known_, {}, options);
     EXPECT_TRUE(first.ok()) << first.error().text();
     job_.plan = *first;
     job_.stages.clear();
     for (const job::StagePlan& stage : job_.plan->stages) {
       job_.stages.push_back(StageState{stage.replicas[0], StagePhase::kRunning, "", 0});
     }
-    const auto other = replan_over(graph_, spec_, job_, {&a_, &b_, &c_, &d}, known_, options, 1);
+    const auto other =
+        replan_over(graph_, spec_, job_, {&a_, &b_, &c_, &d}, known_, {}, options, 1);
     EXPECT_TRUE(other.ok()) << other.error().text();
     return other->current_s / other->planned_s;
   };
