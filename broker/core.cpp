@@ -49,7 +49,7 @@ Core::Core(Store& store, net::BlobStore& blobs, const Clock& clock, CoreOptions 
     return speed_written(peer, options_.known);
   };
   options_.coordinator.speeds = [this](const std::vector<const Peer*>& peers) {
-    return promised_speeds(peers, options_.known, DeviceLessons(state_.peers));
+    return promised_speeds(peers, options_.known, lessons_for(peers));
   };
 }
 

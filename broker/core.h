@@ -103,6 +103,7 @@ class Core {
                               const std::vector<const Peer*>& idle);
   PlannerOptions planner_options();
   Result<Replanned> replan(const Job& job, const std::vector<const Peer*>& peers, double unproven);
+  DeviceLessons lessons_for(const std::vector<const Peer*>& peers) const;
   double bytes_to_fetch(const Job& job, const LoadedJob& known, const job::Plan& plan,
                         int32_t stage) const;
   void drain_pending();

@@ -36,6 +36,12 @@ Result<job::Plan> Core::plan(const Job& job, const std::vector<const Peer*>& idl
   return plan_over(known->graphs.graph, spec_to_plan(known->submission.spec, job), idle);
 }
 
+DeviceLessons Core::lessons_for(const std::vector<const Peer*>& peers) const {
+  const bool any = std::any_of(peers.begin(), peers.end(),
+                               [](const Peer* peer) { return DeviceLessons::asked_by(*peer); });
+  return any ? DeviceLessons(state_.peers) : DeviceLessons();
+}
+
 PlannerOptions Core::planner_options() {
   PlannerOptions options;
   options.memory_share = options_.memory_share;
@@ -47,8 +53,8 @@ PlannerOptions Core::planner_options() {
 
 Result<job::Plan> Core::plan_over(const opdag::Graph& graph, const job::JobSpec& spec,
                                   const std::vector<const Peer*>& idle) {
-  auto plan = plan_over_idle(graph, spec, idle, options_.known, DeviceLessons(state_.peers),
-                             planner_options());
+  auto plan =
+      plan_over_idle(graph, spec, idle, options_.known, lessons_for(idle), planner_options());
   if (plan.ok()) links_.depend_on(ways_of(graph, plan.value()));
   return plan;
 }
@@ -75,8 +81,8 @@ Result<Replanned> Core::replan(const Job& job, const std::vector<const Peer*>& p
                                double unproven) {
   WEFT_TRY(const auto known, loaded(job.id));
   auto replanned = replan_over(known->graphs.graph, known->submission.spec, job, peers,
-                               options_.known, DeviceLessons(state_.peers), planner_options(),
-                               unproven, [&](const job::Plan& plan, int32_t stage) {
+                               options_.known, lessons_for(peers), planner_options(), unproven,
+                               [&](const job::Plan& plan, int32_t stage) {
                                  return bytes_to_fetch(job, *known, plan, stage);
                                });
   if (replanned.ok()) links_.depend_on(ways_of(known->graphs.graph, replanned->plan));

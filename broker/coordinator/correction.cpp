@@ -7,7 +7,6 @@ namespace weft::broker {
 namespace {
 
 constexpr double kLeastWeight = 0.05;
-constexpr int64_t kTrustedSteps = 5;  // before them anything may be an outlier
 
 }  // namespace
 

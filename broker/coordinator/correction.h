@@ -21,6 +21,8 @@ inline constexpr double kMostSlowness = 1000;
 // twice and at least half. Numbers that are no times change nothing.
 Correction corrected(const Correction& now, double predicted_s, double measured_s);
 
+inline constexpr int64_t kTrustedSteps = 5;  // before them anything may be an outlier
+
 // Whether so many steps say that the profile is wrong by so much that it is to be measured again.
 inline constexpr double kDoubtedFactor = 2;  // and one over it
 inline constexpr int64_t kDoubtedSteps = 20;

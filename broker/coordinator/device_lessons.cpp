@@ -9,9 +9,13 @@ DeviceLessons::Device DeviceLessons::device_of(const job::DeviceProfile& profile
   return {profile.device_name, profile.threads, profile.version};
 }
 
+bool DeviceLessons::asked_by(const Peer& peer) {
+  return peer.profile && peer.correction.steps == 0 && peer.slowness.factor <= 0;
+}
+
 DeviceLessons::DeviceLessons(const std::map<std::string, Peer>& peers) {
   for (const auto& [id, peer] : peers) {
-    if (!peer.profile || peer.correction.steps == 0) continue;
+    if (!peer.profile || peer.correction.steps < kTrustedSteps) continue;
     std::vector<double>& shown = factors_[device_of(*peer.profile)];
     if (shown.empty()) shown.push_back(1);
     shown.push_back(peer.correction.factor);

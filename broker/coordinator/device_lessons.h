@@ -15,9 +15,11 @@ class DeviceLessons {
   DeviceLessons() = default;  // of nobody: each peer counts by itself
   explicit DeviceLessons(const std::map<std::string, Peer>& peers);
 
+  // Whether they matter to a peer; making them looks at all peers.
+  static bool asked_by(const Peer& peer);
   // Real seconds to expect for each that the peer's profile predicts. Its own runs say it, and of a
-  // peer without any the middle of what those of its device have shown and of 1: what one machine
-  // shows may be its own. Of two in the middle the one nearer to 1.
+  // peer without any the middle of what those of its device have shown in five or more and of 1:
+  // what one machine shows may be its own. Of two in the middle the one nearer to 1.
   double factor(const Peer& peer) const;
   // Whether runs say anything of it: its own, or those of two others.
   bool taught(const Peer& peer) const;

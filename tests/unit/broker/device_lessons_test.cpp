@@ -41,13 +41,15 @@ class DeviceLessonsTest : public ::testing::Test {
 
 TEST_F(DeviceLessonsTest, APeerWithoutRunsTakesTheMiddleOfItsDevice) {
   add("new", profile("card"));
-  add("a", profile("card"), {1.1, 3});
+  add("a", profile("card"), {1.1, 5});
   add("b", profile("card"), {1.2, 30});
   add("c", profile("card"), {1.3, 30});
   add("d", profile("card"), {1.34, 30});
   EXPECT_EQ(factor("new"), 1.2);
   EXPECT_TRUE(taught("new"));
   EXPECT_EQ(factor("d"), 1.34) << "its own runs say it";
+  add("young", profile("card"), {8, 4});
+  EXPECT_EQ(factor("new"), 1.2) << "a run that has just begun may say anything";
 }
 
 TEST_F(DeviceLessonsTest, OneMachineAloneSaysNothingOfAnother) {
@@ -94,7 +96,7 @@ RC_GTEST_PROP(DeviceLessons, WhatMostShowHoldsWhateverTheOthersDo, (uint64_t see
     const double near = truth * (0.95 + 0.1 * rng.uniform());
     least = std::min(least, near);
     most = std::max(most, near);
-    add("t" + std::to_string(i), {near, 1 + static_cast<int64_t>(rng.below(40))});
+    add("t" + std::to_string(i), {near, 5 + static_cast<int64_t>(rng.below(40))});
   }
   for (int i = 0; i < others; ++i) add("o" + std::to_string(i), {8 * rng.uniform() + 0.125, 5});
   const double taken = DeviceLessons(peers).factor(peers.at("new"));
