@@ -68,7 +68,8 @@ struct Carried {
 
 struct LinkOptions {
   size_t landmarks = 4;   // peers that everybody is measured against
-  size_t neighbours = 2;  // probes of a peer with others that may stand beside it
+  size_t neighbours = 2;  // probes of a peer with others that may stand beside it,
+  size_t nearest = 3;     // and with others that may be the nearest elsewhere
   double host_latency_s = 0.00008, lan_latency_s = 0.00075;  // one way, at most
   int64_t every_ms = 1000;                                   // probes are planned that often,
   size_t peers_per_period = 2000;   // and more seldom by as many times as there are so many peers

@@ -13,6 +13,8 @@ constexpr double kNoiseS = 0.0005, kNoiseShare = 0.01;
 constexpr size_t kMostCompared = 32;
 // Flows of very different rates do not tell whether they share a line.
 constexpr double kLeastRatio = 0.4;
+// Bounds of a latency as close as that, one over the other, need no probe.
+constexpr double kTold = 1.2;
 
 }  // namespace
 
@@ -32,9 +34,11 @@ std::vector<ProbeTask> ProbePlan::make() {
   depended();
   choose_landmarks();
   landmarks();
-  neighbours();
+  const Seen sites = seen();
+  neighbours(sites);
   inside_sites();
   lines();
+  nearest(sites);
   refresh();
   return std::move(tasks_);
 }
@@ -131,6 +135,17 @@ void ProbePlan::want(size_t a, size_t b) {
   }
 }
 
+bool ProbePlan::in_trouble(size_t from, size_t to) const {
+  const auto found = book_.trouble_.find({s_.peer(from).id, s_.peer(to).id});
+  return found != book_.trouble_.end() && now_ms_ < found->second.until_ms;
+}
+
+bool ProbePlan::may_want(size_t a, size_t b) const {
+  if (!s_.peer(a).idle || !s_.peer(b).idle) return false;
+  if (!s_.peer(a).dialable && !s_.peer(b).dialable) return false;
+  return !in_trouble(a, b) || !in_trouble(b, a);
+}
+
 void ProbePlan::depended() {
   for (const LinkKey& way : book_.depended_) {
     const auto from = s_.find(way.first), to = s_.find(way.second);
@@ -185,52 +200,99 @@ void ProbePlan::landmarks() {
   }
 }
 
-// Sites, most of them single peers at first, that may be one: their latencies to the landmarks
-// are alike. Sorted by the first landmark, so that only those near in that order are compared.
-void ProbePlan::neighbours() {
-  if (landmarks_.empty() || full()) return;
-  std::vector<size_t> sites(s_.sites());
-  std::iota(sites.begin(), sites.end(), size_t{0});
-  const LandmarkTable table(s_, landmarks_, sites);
-  Ranked ranked;
-  for (const size_t site : sites) {
-    if (!std::isnan(table.latency_s(site, 0))) ranked.emplace_back(table.latency_s(site, 0), site);
-  }
-  std::sort(ranked.begin(), ranked.end());
-  std::vector<size_t> rank_of(sites.size(), ranked.size());
-  for (size_t rank = 0; rank < ranked.size(); ++rank) rank_of[ranked[rank].second] = rank;
-  for (size_t site = 0; site < sites.size() && !full(); ++site) {
-    if (rank_of[site] < ranked.size()) try_beside(table, ranked, rank_of[site]);
-  }
+bool ProbePlan::is_landmark(size_t peer) const {
+  return std::find(landmarks_.begin(), landmarks_.end(), peer) != landmarks_.end();
 }
 
-void ProbePlan::try_beside(const LandmarkTable& table, const Ranked& ranked, size_t rank) {
-  const auto [own, site] = ranked[rank];
-  const size_t speaker = s_.members(site).front();
-  if (!free(speaker)) return;
-  size_t tried = 0;
-  for (const auto& [other, way] : s_.ways_from(speaker)) {
-    const bool mark = std::find(landmarks_.begin(), landmarks_.end(), other) != landmarks_.end();
-    if (!mark && s_.site_of(other) != site) ++tried;
+double ProbePlan::Seen::width(double from_first_s, const LinkOptions& options) {
+  return options.lan_latency_s + kNoiseS + kNoiseShare * from_first_s;
+}
+
+ProbePlan::Seen ProbePlan::seen() const {
+  if (landmarks_.empty() || full()) return {LandmarkTable(s_, {}, {}), {}, {}};
+  std::vector<size_t> sites(s_.sites());
+  std::iota(sites.begin(), sites.end(), size_t{0});
+  Seen seen{LandmarkTable(s_, landmarks_, sites), {}, {}};
+  for (const size_t site : sites) {
+    const double first_s = seen.table.latency_s(site, 0);
+    if (!std::isnan(first_s)) seen.ranked.emplace_back(first_s, site);
   }
+  std::sort(seen.ranked.begin(), seen.ranked.end());
+  seen.ranks.resize(seen.ranked.size());
+  std::iota(seen.ranks.begin(), seen.ranks.end(), size_t{0});
+  std::sort(seen.ranks.begin(), seen.ranks.end(),
+            [&](size_t a, size_t b) { return seen.ranked[a].second < seen.ranked[b].second; });
+  return seen;
+}
+
+size_t ProbePlan::tried_by(size_t peer) const {
+  size_t tried = 0;
+  for (const auto& [other, way] : s_.ways_from(peer)) {
+    if (!is_landmark(other) && s_.site_of(other) != s_.site_of(peer)) ++tried;
+  }
+  return tried;
+}
+
+// Sites, most of them single peers at first, that may be one: their latencies to the landmarks
+// are alike. Sorted by the first landmark, so that only those near in that order are compared.
+void ProbePlan::neighbours(const Seen& seen) {
+  for (const size_t rank : seen.ranks) try_beside(seen, rank);
+}
+
+void ProbePlan::try_beside(const Seen& seen, size_t rank) {
+  const auto [own, site] = seen.ranked[rank];
+  const size_t speaker = s_.members(site).front();
+  if (full() || !free(speaker)) return;
+  size_t tried = tried_by(speaker);
   if (tried >= options_.neighbours) return;
-  const double width = options_.lan_latency_s + kNoiseS + kNoiseShare * own;
-  Ranked beside;
+  const double width = Seen::width(own, options_);
+  std::vector<std::pair<double, size_t>> beside;
   const auto compare = [&](size_t at) {
-    const auto& [theirs, other] = ranked[at];
+    const auto& [theirs, other] = seen.ranked[at];
     if (std::abs(theirs - own) > width) return false;
     if (s_.between(site, other) != nullptr || s_.between(other, site) != nullptr) return true;
-    const LandmarkTable::Bounds bounds = table.bounds(site, other);
+    const LandmarkTable::Bounds bounds = seen.table.bounds(site, other);
     if (bounds.low_s <= width) beside.emplace_back(bounds.low_s, other);
     return true;
   };
   const size_t first = rank - std::min(rank, kMostCompared);
   for (size_t at = rank; at > first && compare(at - 1);) --at;
-  const size_t last = std::min(ranked.size(), rank + 1 + kMostCompared);
+  const size_t last = std::min(seen.ranked.size(), rank + 1 + kMostCompared);
   for (size_t at = rank + 1; at < last && compare(at);) ++at;
   std::sort(beside.begin(), beside.end());
   for (const auto& [low, other] : beside) {
     if (tried++ >= options_.neighbours || !free(speaker)) return;
+    want(speaker, s_.members(other).front());
+  }
+}
+
+// A plan's order of sites is made of short ways: the middle of wide bounds hides which are.
+void ProbePlan::nearest(const Seen& seen) {
+  if (landmarks_.size() < std::min(options_.landmarks, s_.size())) return;
+  for (const size_t rank : seen.ranks) try_nearest(seen, rank);
+}
+
+void ProbePlan::try_nearest(const Seen& seen, size_t rank) {
+  const size_t site = seen.ranked[rank].second, speaker = s_.members(site).front();
+  if (full() || !free(speaker)) return;
+  const size_t most = options_.neighbours + options_.nearest;
+  size_t tried = tried_by(speaker);
+  if (tried >= most) return;
+  std::vector<std::pair<double, size_t>> near;
+  const size_t last = std::min(seen.ranked.size(), rank + 1 + kMostCompared);
+  for (size_t at = rank - std::min(rank, kMostCompared); at < last; ++at) {
+    const size_t other = seen.ranked[at].second;
+    if (other == site) continue;
+    const LandmarkTable::Bounds bounds = seen.table.bounds(site, other);
+    // One may not be reached; of fewer they say little yet.
+    if (bounds.landmarks < 2 || bounds.landmarks + 1 < landmarks_.size()) continue;
+    if (bounds.high_s <= kTold * bounds.low_s) continue;
+    if (s_.between(site, other) != nullptr || s_.between(other, site) != nullptr) continue;
+    if (may_want(speaker, s_.members(other).front())) near.emplace_back(bounds.low_s, other);
+  }
+  std::sort(near.begin(), near.end());
+  for (const auto& [low, other] : near) {
+    if (tried++ >= most || !free(speaker)) return;
     want(speaker, s_.members(other).front());
   }
 }
@@ -296,9 +358,7 @@ void ProbePlan::refresh() {
   for (size_t a = 0; a < s_.size() && !full(); ++a) {
     if (!free(a)) continue;
     for (const auto& [b, way] : s_.ways_from(a)) {
-      const bool mark = std::find(landmarks_.begin(), landmarks_.end(), b) != landmarks_.end() ||
-                        std::find(landmarks_.begin(), landmarks_.end(), a) != landmarks_.end();
-      if (!mark && s_.site_of(a) != s_.site_of(b)) continue;
+      if (!is_landmark(a) && !is_landmark(b) && s_.site_of(a) != s_.site_of(b)) continue;
       if (free(a) && free(b) && stale(a, b)) want_direction(a, b);
     }
   }

@@ -1,12 +1,14 @@
 // ProbePlan: which probes of a book come next. In order: directions that a plan depends on; every
 // peer against the landmarks, one after the other; pairs that may stand on one local network by
-// what their landmarks say; two flows of a peer at once; what has become old.
+// what their landmarks say; sites that may be close to each other, where their landmarks do not say
+// how close; two flows of a peer at once; what has become old.
 //
-// For n peers that are about n (landmarks + neighbours) pairs and 2 n line tests, whatever n. A
-// peer takes part in one probe at a time, and so does a site, whose line is one.
+// For n peers that are about n (landmarks + neighbours + nearest) pairs and 2 n line tests,
+// whatever n. A peer takes part in one probe at a time, and so does a site, whose line is one.
 #pragma once
 
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "broker/links/landmark_table.h"
@@ -24,16 +26,31 @@ class ProbePlan {
   void choose_landmarks();
   void depended();
   void landmarks();
-  void neighbours();
-  // Sites by how far they are from the first landmark, those where it is known.
-  using Ranked = std::vector<std::pair<double, size_t>>;
-  void try_beside(const LandmarkTable& table, const Ranked& ranked, size_t rank);
+  // Sites as the landmarks see them.
+  struct Seen {
+    LandmarkTable table;
+    std::vector<std::pair<double, size_t>> ranked;  // how far from the first one, where known
+    std::vector<size_t> ranks;                      // where in it, in the order of sites
+    // Sites no farther apart than that by the first landmark may stand on one local network.
+    static double width(double from_first_s, const LinkOptions& options);
+  };
+  Seen seen() const;
+  void neighbours(const Seen& seen);
   void inside_sites();
+  void nearest(const Seen& seen);
+  // Other sites that it was probed with, landmarks left out.
+  size_t tried_by(size_t peer) const;
+  void try_beside(const Seen& seen, size_t rank);
+  void try_nearest(const Seen& seen, size_t rank);
+  bool is_landmark(size_t peer) const;
   void lines();
   void refresh();
 
   // Both directions of a pair, unless they are known.
   void want(size_t a, size_t b);
+  // Whether there is a way to probe either of its directions now.
+  bool may_want(size_t a, size_t b) const;
+  bool in_trouble(size_t from, size_t to) const;
   void want_direction(size_t from, size_t to);
   bool stale(size_t from, size_t to) const;
   void line_test(size_t peer, bool down);

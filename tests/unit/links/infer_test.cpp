@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "synthetic_network.h"
@@ -212,6 +213,79 @@ TEST(InferLinks, OnlyWhatATestLeavesOpenIsAssumed) {
   }
 }
 
+// An order of peers is made of short ways: which these are is measured, where bounds do not say it.
+TEST(InferLinks, WhoIsNearestIsKnown) {
+  size_t right = 0, by_landmarks = 0, all = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto known = [&](size_t probes) {
+      SyntheticNetwork network = homes(seed, 12, 1);
+      LinkOptions options;
+      options.neighbours = probes == 0 ? 0 : options.neighbours;
+      options.nearest = probes;
+      LinkBook book(options);
+      int64_t now = 1000;
+      network.measure(book, now);
+      std::map<std::string, LinkEstimate> nearest;
+      for (const LinkEstimate& link : book.view(ids_of(network)).links) {
+        const auto [at, first] = nearest.try_emplace(link.from, link);
+        if (!first && link.latency_ms < at->second.latency_ms) at->second = link;
+      }
+      size_t count = 0;
+      for (const auto& [id, taken] : nearest) {
+        double least = 1e9;
+        for (const LinkPeer& other : network.peers()) {
+          if (other.id != id) least = std::min(least, network.latency_ms(id, other.id));
+        }
+        if (network.latency_ms(id, taken.to) < 1.1 * least) ++count;
+      }
+      all += nearest.size();
+      return count;
+    };
+    right += known(LinkOptions{}.nearest);
+    by_landmarks += known(0);
+  }
+  all /= 2;
+  EXPECT_GT(right, all * 95 / 100);
+  EXPECT_LT(by_landmarks, all * 85 / 100) << "this network is no test of it";
+}
+
+// Peers that cannot reach each other take nobody's turn: the nearest that can be probed are.
+TEST(InferLinks, TheNearestAreThoseThatCanBeProbed) {
+  constexpr size_t kSites = 24;
+  SyntheticNetwork names(1);
+  for (size_t i = 0; i < kSites; ++i) names.add_site({}, 1);
+  std::vector<std::string> sorted = ids_of(names);
+  std::sort(sorted.begin(), sorted.end());
+  SyntheticNetwork network(1);
+  std::vector<bool> behind_nat(kSites);
+  for (size_t i = 0; i < kSites; ++i) {
+    const auto rank = static_cast<size_t>(
+        std::find(sorted.begin(), sorted.end(), names.peers()[i].id) - sorted.begin());
+    // In the middle, and slow, so that none of them becomes a landmark.
+    behind_nat[i] = rank >= kSites - 9;
+    const double x = behind_nat[i] ? 50 + static_cast<double>(rank - (kSites - 9)) : 0;
+    SyntheticSite site{.x_ms = x, .height_ms = 4, .up_mbit_s = 10, .down_mbit_s = 20};
+    if (!behind_nat[i]) {
+      site.x_ms =
+          rank % 2 == 0 ? 2.0 * static_cast<double>(rank) : 100 - 2.0 * static_cast<double>(rank);
+      site.up_mbit_s = site.down_mbit_s = 500;
+    }
+    network.add_site(site, 1);
+    network.peers().back().dialable = !behind_nat[i];
+  }
+  LinkBook book;
+  int64_t now = 1000;
+  network.measure(book, now);
+  for (size_t i = 0; i < kSites; ++i) {
+    if (!behind_nat[i]) continue;
+    size_t others = 0;
+    for (const LinkPeer& other : network.peers()) {
+      if (book.find({network.peers()[i].id, other.id}) != nullptr) ++others;
+    }
+    EXPECT_GE(others, LinkOptions{}.landmarks + 2) << network.peers()[i].id;
+  }
+}
+
 TEST(InferLinks, ProbesGrowWithPeersNotWithPairs) {
   for (const size_t sites : {10u, 40u, 160u}) {
     SyntheticNetwork network = homes(3, sites, 3);
@@ -219,8 +293,8 @@ TEST(InferLinks, ProbesGrowWithPeersNotWithPairs) {
     int64_t now = 1000;
     const size_t probes = network.measure(book, now);
     const size_t n = network.peers().size();
-    // Landmarks and neighbours both ways, two tests of a line; joining sites.
-    EXPECT_LE(probes, n * (2 * (4 + 2) + 2)) << n;
+    // Landmarks, neighbours and the nearest both ways, two tests of a line; joining sites.
+    EXPECT_LE(probes, n * (2 * (4 + 2 + 3) + 2)) << n;
     EXPECT_EQ(probes, book.probes());
   }
 }
