@@ -17,10 +17,10 @@ struct ChainTimes {
   std::vector<double> there_bytes, back_bytes;  // on the wire
   std::vector<bool> answered;                   // whether a gradient comes back from the next stage
   std::vector<double> awaited;  // of a backward, the part that the stage before waits for
-  double fill = 0;              // one micro-batch through everything and back
-  double compute = 0;           // of the slowest stage
-  double link = 0;              // of the busiest link
-  double widest = 0;            // latency + transfer of the slowest message that is answered
+  double fill = 0;     // one micro-batch through everything and back, as stages wait for it
+  double compute = 0;  // of the slowest stage
+  double link = 0;     // of the busiest link
+  double widest = 0;   // latency + transfer of the slowest message that is answered
 };
 
 // A backward that runs the forward again takes as much longer, and all of that is waited for.
@@ -51,7 +51,7 @@ ChainTimes times_of(const Problem& problem, const Layout& layout,
     times.backward.push_back(more + backward);
     times.awaited.push_back(more + (split ? (1 - kWeightShare) * backward : backward));
     const double work = times.forward.back() + times.backward.back();
-    times.fill += work;
+    times.fill += times.forward.back() + times.awaited.back();
     times.compute = std::max(times.compute, work);
     begin = end;
     if (last) break;
@@ -96,8 +96,10 @@ double busiest_line(const Problem& problem, const Layout& layout, const ChainTim
   return worst;
 }
 
-// The longest exchange of a weight that two stages share.
-double tie_seconds(const Problem& problem, const Layout& layout) {
+// What the exchange of a weight that two stages share delays most. Its gradient goes straight to
+// the owner while backwards go on from stage to stage, the weight comes back while the forwards of
+// the next step do.
+double tie_seconds(const Problem& problem, const Layout& layout, const ChainTimes& times) {
   double longest = 0;
   for (const Chain::Tie& tie : problem.chain.ties) {
     const size_t owner = stage_of(layout, tie.first), other = stage_of(layout, tie.last);
@@ -105,30 +107,48 @@ double tie_seconds(const Problem& problem, const Layout& layout) {
     const auto a = static_cast<size_t>(layout.peers[owner]);
     const auto b = static_cast<size_t>(layout.peers[other]);
     const Network& network = problem.network;
-    longest = std::max(
-        longest, network.latency_s(a, b) + network.latency_s(b, a) +
-                     tie.bytes * (network.seconds_per_byte(a, b) + network.seconds_per_byte(b, a)));
+    double gradient = network.latency_s(b, a) + tie.bytes * network.seconds_per_byte(b, a);
+    double weight = network.latency_s(a, b) + tie.bytes * network.seconds_per_byte(a, b);
+    bool answered = true;
+    for (size_t k = other; k-- > owner;) {
+      weight -= times.there[k] + times.forward[k];
+      answered = answered && times.answered[k];
+      if (answered) gradient -= times.back[k] + times.awaited[k];
+    }
+    longest = std::max(longest, std::max(0.0, gradient) + std::max(0.0, weight));
   }
   return longest;
 }
 
+// What a stage stands still, `behind` being the way of a micro-batch from it to the end and back:
+// at both ends, where its warm-up is done before the first gradient is there, and where nothing is
+// left to begin before the last is. Where all forwards are warm-up, that is one wait, in which a
+// split backward makes the gradients of weights, too; and under GPipe nobody has a gradient before
+// the last forward has gone all the way.
+double idle_seconds(const Problem& problem, const ChainTimes& times, size_t stage, double behind,
+                    int32_t warm_up) {
+  const double ahead = warm_up - 1, forward = times.forward[stage];
+  if (warm_up < problem.schedule.micro_batches) {
+    return std::max(0.0, behind - ahead * forward) +
+           std::max(0.0, behind - ahead * times.awaited[stage]);
+  }
+  if (problem.schedule.kind == job::PipelineSchedule::kGPipe) return behind;
+  return std::max(0.0, behind - ahead * std::min(forward, times.backward[stage]));
+}
+
 // Each stage's own bound: the way to it and back for one micro-batch, its work for all, and what it
-// stands still at both ends, where its warm-up is done before the first gradient is there, and
-// where nothing is left to begin before the last is. Who gets no gradient waits for none.
+// stands still. Who gets no gradient waits for none.
 double slowest_stage_bound(const Problem& problem, const ChainTimes& times,
                            const std::vector<int32_t>& warm_up) {
   double before = 0, worst = 0;
   for (size_t s = 0; s < times.forward.size(); ++s) {
     const double forward = times.forward[s], backward = times.backward[s];
-    const double behind = times.fill - before - forward - backward;
-    const double ahead = warm_up[s] - 1;
+    const double behind = times.fill - before - forward - times.awaited[s];
     const bool waits = s == times.there.size() || times.answered[s];
-    const double idle = waits ? std::max(0.0, behind - ahead * forward) +
-                                    std::max(0.0, behind - ahead * times.awaited[s])
-                              : 0;
+    const double idle = waits ? idle_seconds(problem, times, s, behind, warm_up[s]) : 0;
     worst = std::max(worst, before + idle + problem.schedule.micro_batches * (forward + backward));
     if (s < times.there.size()) {
-      before += forward + backward + times.there[s] + times.back[s];
+      before += forward + times.awaited[s] + times.there[s] + times.back[s];
     }
   }
   return worst;
@@ -164,7 +184,7 @@ double estimate_under(const Problem& problem, const Layout& layout, const ChainT
       {times.link, slowest_trip(problem, times, warm_up), busiest_line(problem, layout, times)});
   return std::max(slowest_stage_bound(problem, times, warm_up),
                   times.fill + (problem.schedule.micro_batches - 1) * shared) +
-         tie_seconds(problem, layout);
+         tie_seconds(problem, layout, times);
 }
 
 }  // namespace

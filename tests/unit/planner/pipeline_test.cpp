@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "tests/unit/planner/problems.h"
 
 namespace weft::broker {
@@ -138,6 +141,43 @@ TEST(Predict, CountsWhatClippingWaitsFor) {
     const double without = simulate_step(even.pipeline, even.network, schedule);
     even.pipeline.agrees = true;
     EXPECT_DOUBLE_EQ(simulate_step(even.pipeline, even.network, schedule), without + 7 + 11);
+  }
+}
+
+// Ways around the world, as many stages as micro-batches, a weight at both ends: what a step takes
+// is then one way there and back, waited for once, with the shared weight's exchange beside it.
+TEST(Estimate, OfLongWaysIsNearThePlay) {
+  for (const auto kind : {job::PipelineSchedule::kGPipe, job::PipelineSchedule::k1F1B,
+                          job::PipelineSchedule::kZbH1}) {
+    std::vector<double> ratios;
+    for (uint64_t seed = 1; seed <= 60; ++seed) {
+      testing::ProblemShape shape;
+      shape.peers = 4 + static_cast<int32_t>(seed % 6);
+      shape.units = 24;
+      shape.micro_batches = shape.peers;
+      Problem problem = testing::random_problem(seed, shape);
+      problem.schedule.kind = kind;
+      problem.schedule.gap = shape.micro_batches;
+      problem.chain.ties.push_back({0, shape.units - 1, 1e5});
+      Rng rng(seed);
+      for (size_t a = 0; a < problem.peers(); ++a) {
+        for (size_t b = 0; b < problem.peers(); ++b) {
+          if (a != b)
+            problem.network.set(a, b, testing::between(rng, 0.02, 0.2), seconds_per_byte_at(1000));
+        }
+      }
+      Layout layout;
+      layout.peers.resize(problem.peers());
+      std::iota(layout.peers.begin(), layout.peers.end(), 0);
+      for (int32_t k = 1; k <= shape.peers; ++k) {
+        layout.ends.push_back(k * shape.units / shape.peers);
+      }
+      ratios.push_back(estimate_layout(problem, layout) / score_layout(problem, layout).step_s);
+    }
+    std::sort(ratios.begin(), ratios.end());
+    EXPECT_GT(ratios[3], 0.9) << int(kind);
+    EXPECT_NEAR(ratios[30], 1, 0.05) << int(kind);
+    EXPECT_LT(ratios[56], 1.25) << int(kind);
   }
 }
 
