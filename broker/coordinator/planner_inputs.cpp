@@ -38,6 +38,8 @@ std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle,
     }
     planned.id = peer->id;
     planned.cores = peer->capabilities.cores;
+    const std::string& device = peer->capabilities.device;
+    planned.card = !device.empty() && device != "cpu";
     if (planned.memory_bytes == 0) {
       planned.memory_bytes = memory_bytes_of(*peer);
       planned.free_memory_bytes = peer->free_memory_bytes;

@@ -171,11 +171,40 @@ void ChainMemory::drop_inputs_without_backward(Chain& chain) const {
   }
 }
 
+// After all that adds to the stash.
+void ChainMemory::add_shared(Chain& chain) const {
+  // By node: the first run that a gradient flows on to from it.
+  std::vector<int32_t> first(stash.backward.size());
+  std::vector<std::vector<size_t>> nodes(static_cast<size_t>(chain.units));
+  std::vector<double> gradients(static_cast<size_t>(chain.units), 0.0);
+  for (size_t i = 0; i < first.size(); ++i) {
+    first[i] = run_of(i);
+    const auto run = static_cast<size_t>(first[i]);
+    nodes[run].push_back(i);
+    gradients[run] = std::max(gradients[run], stash.gradients[i]);
+    for (const int32_t other : stash.below[i]) {
+      first[i] = std::min(first[i], first[static_cast<size_t>(other)]);
+    }
+  }
+  for (int32_t begin = 0; begin < chain.units; ++begin) {
+    SharedBytes shared(stash);
+    double moment = 0;
+    for (int32_t end = begin + 1; end <= chain.units; ++end) {
+      const auto last = static_cast<size_t>(end) - 1;
+      for (const size_t node : nodes[last]) shared.add(node, first[node] < begin);
+      moment = std::max(moment, gradients[last]);
+      const size_t run = chain.at(begin, end);
+      chain.shared_bytes[run] = shared.of(chain.stash_bytes[run], moment);
+    }
+  }
+}
+
 void ChainMemory::fill(Chain& chain) const {
   add_leaves(chain);
   add_own(chain);
   add_passing(chain);
   add_received(chain);
+  add_shared(chain);
   drop_inputs_without_backward(chain);
 }
 

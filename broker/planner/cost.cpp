@@ -99,6 +99,13 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const GraphCosts& 
       return partition.stage_of[static_cast<size_t>(node)] == stage.index;
     };
     double fixed = 0, shard = 0, kept = 0, given = 0, live = 0, gradients = 0;
+    SharedBytes shared(stash);
+    std::set<int32_t> flowing;  // nodes whose gradients flow on to other stages
+    const auto flows_on = [&](int32_t node) {
+      const auto& below = stash.below[static_cast<size_t>(node)];
+      return std::any_of(below.begin(), below.end(),
+                         [&](int32_t other) { return !here(other) || flowing.contains(other); });
+    };
     bool backward = false;
     job::Work sum;
     for (int32_t node : stage.nodes) {
@@ -108,6 +115,8 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const GraphCosts& 
       if (here(node)) {
         live = std::max(live, stash.live[at]);
         gradients = std::max(gradients, stash.gradients[at]);
+        if (flows_on(node)) flowing.insert(node);
+        shared.add(at, flowing.contains(node));
       }
       backward = backward || stash.backward[at];
       for (const opdag::ValueId id : opdag::outputs_of(graph, graph.nodes[at])) {
@@ -148,6 +157,7 @@ Result<StageCosts> estimate_stages(const opdag::Graph& graph, const GraphCosts& 
     costs.shard_bytes.push_back(shard);
     costs.stash_bytes.push_back(kept);
     costs.input_bytes.push_back(backward ? given : 0);
+    costs.shared_bytes.push_back(shared.of(kept, gradients));
   }
   return costs;
 }

@@ -60,6 +60,7 @@ struct StageCosts {
   std::vector<double> shard_bytes;  // of a checkpoint
   // Of a micro-batch: what other stages and the feed give; 0 where nothing has a backward.
   std::vector<double> input_bytes;
+  std::vector<double> shared_bytes;  // PipelineStage
 };
 // costs: the graph's, in the job's precision (graph_costs.h).
 struct GraphCosts;

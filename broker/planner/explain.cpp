@@ -210,6 +210,10 @@ PlanReport explain(const PlanInputs& in, const Realised& chosen, const Explained
   job::ScheduleOptions schedule = in.schedule;
   schedule.gap = chosen.gap;
   report.prediction = predict(chosen.pipeline, in.network, schedule);
+  for (size_t s = 0; s < chosen.peers.size(); ++s) {
+    report.prediction.stages[s].memory_bytes +=
+        in.peers[static_cast<size_t>(chosen.peers[s])].library_bytes();
+  }
   report.notes = in.notes;
   note_storing(in, chosen, report);
   report.timed = chosen.timed;

@@ -56,6 +56,7 @@ Problem among_cuts(const Problem& problem, const std::vector<int32_t>& cuts) {
   part.chain.fixed_bytes = picked_runs(chain, chain.fixed_bytes, cuts);
   part.chain.stash_bytes = picked_runs(chain, chain.stash_bytes, cuts);
   part.chain.input_bytes = picked_runs(chain, chain.input_bytes, cuts);
+  part.chain.shared_bytes = picked_runs(chain, chain.shared_bytes, cuts);
   part.chain.shard_bytes = picked_runs(chain, chain.shard_bytes, cuts);
   const auto run_of = [&](int32_t unit) {
     return static_cast<int32_t>(std::upper_bound(cuts.begin(), cuts.end(), unit) - cuts.begin()) -

@@ -141,7 +141,7 @@ double memory_of(const PipelineStage& stage, const job::ScheduleOptions& schedul
   const int32_t in_flight = job::in_flight_of(schedule, depth, deepest);
   if (!stage.recompute) return stage.fixed_bytes + stage.stash_bytes * in_flight;
   const int32_t recorded = job::recorded_of(schedule, depth, deepest);
-  return stage.fixed_bytes + stage.stash_bytes * recorded +
+  return stage.fixed_bytes + stage.stash_bytes * recorded - stage.shared_bytes * (recorded - 1) +
          stage.input_bytes * (in_flight - recorded);
 }
 

@@ -29,6 +29,9 @@ struct PipelineStage {
   bool recompute = false;
   // Of that micro-batch's activations and gradients, encoding and decoding (set_codecs).
   double forward_codec_s = 0, backward_codec_s = 0;
+  // What of their stash micro-batches that are recomputed use one after the other: passes there are
+  // not captured, and free what the second part of a split backward does not read.
+  double shared_bytes = 0;
 
   // Without a backward (all frozen) nothing runs again.
   double again_s() const { return recompute && backward_s > 0 ? forward_s : 0; }

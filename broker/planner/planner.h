@@ -29,6 +29,9 @@
 
 namespace weft::broker {
 
+// Small stages on an H200 took up to 191 MiB more than all that is counted of them.
+inline constexpr double kLibraryBytes = 256.0 * (1 << 20);
+
 struct PlannerPeer {
   std::string id;
   uint32_t cores = 1;
@@ -40,8 +43,12 @@ struct PlannerPeer {
       profile{};          // measured; counts where gflops is not known
   double correction = 1;  // real runs took so many times what was predicted
   uint64_t free_memory_bytes =
-      0;  // what others leave of its memory; 0: unknown, taken as all of it
+      0;              // what others leave of its memory; 0: unknown, taken as all of it
+  bool card = false;  // computes, and has that memory
   bool speed_known() const { return gflops > 0 || profile != nullptr; }
+  // Whatever the stage: what libraries work in, and what an allocator that takes memory in pieces
+  // leaves of them.
+  double library_bytes() const { return card ? kLibraryBytes : 0; }
   // Of large products, to tell very many peers apart without a graph; 0: unknown.
   double promised_gflops() const;
 };

@@ -25,6 +25,7 @@ Chain::Chain(int32_t count) : units(count) {
   fixed_bytes.assign(cuts * cuts, 0.0);
   stash_bytes.assign(cuts * cuts, 0.0);
   input_bytes.assign(cuts * cuts, 0.0);
+  shared_bytes.assign(cuts * cuts, 0.0);
   shard_bytes.assign(cuts * cuts, 0.0);
 }
 
@@ -33,8 +34,8 @@ double run_bytes(const Chain& chain, size_t run, int32_t in_flight) {
 }
 
 double run_bytes_recomputed(const Chain& chain, size_t run, int32_t in_flight, int32_t recorded) {
-  return chain.fixed_bytes[run] + chain.stash_bytes[run] * recorded +
-         chain.input_bytes[run] * (in_flight - recorded);
+  return chain.fixed_bytes[run] + chain.stash_bytes[run] * recorded -
+         chain.shared_bytes[run] * (recorded - 1) + chain.input_bytes[run] * (in_flight - recorded);
 }
 
 std::vector<MemoryPlan> memory_plans(const Problem& problem, const Layout& layout, int32_t wanted) {
@@ -76,6 +77,7 @@ Pipeline chain_pipeline(const Problem& problem, const Layout& layout,
                                problem.backward(peer, begin, end), problem.chain.fixed_bytes[run],
                                problem.chain.stash_bytes[run], problem.chain.input_bytes[run],
                                !recompute.empty() && recompute[at]});
+    pipeline.stages.back().shared_bytes = problem.chain.shared_bytes[run];
     begin = end;
     if (k + 1 == stages) break;
     for_each_values(problem, end, [&](const Chain::Values& values) {

@@ -32,8 +32,9 @@ struct Chain {
   // [begin * (units + 1) + end]: weights, gradients, optimizer, constants and passing values of the
   // run; and what a micro-batch leaves there until its backward.
   std::vector<double> fixed_bytes, stash_bytes;
-  // As long: what a micro-batch brings into the run, all that stays where forwards run again.
-  std::vector<double> input_bytes;
+  // As long: what a micro-batch brings into the run, all that stays where forwards run again; and
+  // PipelineStage::shared_bytes.
+  std::vector<double> input_bytes, shared_bytes;
   // As long: what a checkpoint holds of the run.
   std::vector<double> shard_bytes;
 

@@ -112,11 +112,13 @@ double room_if_free(const PlannerPeer& peer, const PlannerOptions& options) {
 }
 
 double room_of(const PlanInputs& in, int32_t peer) {
-  return room_of(in.peers[static_cast<size_t>(peer)], in.options);
+  const PlannerPeer& of = in.peers[static_cast<size_t>(peer)];
+  return std::max(0.0, room_of(of, in.options) - of.library_bytes());
 }
 
 double room_if_free(const PlanInputs& in, int32_t peer) {
-  return room_if_free(in.peers[static_cast<size_t>(peer)], in.options);
+  const PlannerPeer& of = in.peers[static_cast<size_t>(peer)];
+  return std::max(0.0, room_if_free(of, in.options) - of.library_bytes());
 }
 
 namespace {
@@ -160,6 +162,7 @@ Result<Realised> realise(const PlanInputs& in, opdag::Partition partition,
     realised.pipeline.stages.push_back(
         {peers[s], seconds.forward, seconds.backward, realised.costs.fixed_bytes[s],
          realised.costs.stash_bytes[s], realised.costs.input_bytes[s]});
+    realised.pipeline.stages.back().shared_bytes = realised.costs.shared_bytes[s];
     realised.timed = realised.timed && in.speed_known[peer];
   }
   for (const opdag::TiedUse& use : in.costs.cuts.tied_uses(partition)) {

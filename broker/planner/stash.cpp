@@ -69,8 +69,7 @@ std::vector<double> live_at(const opdag::Graph& graph, const std::vector<double>
 // While a node's backward runs: the gradients of what it made and read, and as much again, for
 // those of other branches and what kernels take.
 std::vector<double> gradients_at(const opdag::Graph& graph, const std::vector<bool>& backward,
-                                 const ValueBytes& bytes) {
-  const std::vector<bool> gradient = opdag::values_with_gradient(graph);
+                                 const std::vector<bool>& gradient, const ValueBytes& bytes) {
   std::vector<double> at_node(graph.nodes.size(), 0.0);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     if (!backward[i]) continue;
@@ -89,7 +88,70 @@ std::vector<double> gradients_at(const opdag::Graph& graph, const std::vector<bo
   return at_node;
 }
 
+// Values with a gradient that are the same for every micro-batch: weights and what follows from
+// them alone.
+std::vector<bool> values_of_weights(const opdag::Graph& graph, std::vector<bool> gradient) {
+  std::vector<bool> fed(graph.values.size(), false);
+  for (const opdag::Leaf& leaf : graph.leaves) {
+    if (leaf.kind == opdag::LeafKind::kUserInput) fed[static_cast<size_t>(leaf.value)] = true;
+  }
+  for (const opdag::Node& node : graph.nodes) {
+    const std::vector<opdag::ValueId> read = opdag::inputs_of(node);
+    if (std::none_of(read.begin(), read.end(),
+                     [&](const opdag::ValueId id) { return fed[static_cast<size_t>(id)]; })) {
+      continue;
+    }
+    for (const opdag::ValueId id : opdag::outputs_of(graph, node)) {
+      fed[static_cast<size_t>(id)] = true;
+    }
+  }
+  for (size_t i = 0; i < fed.size(); ++i) gradient[i] = gradient[i] && !fed[i];
+  return gradient;
+}
+
+std::vector<double> owed_at(const opdag::Graph& graph, const std::vector<bool>& gradient,
+                            const std::vector<double>& own, const ValueBytes& bytes) {
+  const std::vector<bool> weight = values_of_weights(graph, gradient);
+  std::vector<double> at_node(graph.nodes.size(), 0.0);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const opdag::Node& node = graph.nodes[i];
+    bool any = false;
+    double owed = own[i];  // results, and copies that autocast makes
+    for (const opdag::ValueId id : opdag::inputs_of(node)) {
+      any = any || weight[static_cast<size_t>(id)];
+      owed += bytes.kept[static_cast<size_t>(id)];
+    }
+    if (any) at_node[i] = owed;
+  }
+  return at_node;
+}
+
+std::vector<std::vector<int32_t>> below_of(const opdag::Graph& graph,
+                                           const std::vector<bool>& gradient) {
+  std::vector<std::vector<int32_t>> below(graph.nodes.size());
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (const opdag::ValueId id : opdag::inputs_of(graph.nodes[i])) {
+      const opdag::NodeId producer = graph.value(id).producer;
+      if (producer == opdag::kNone || !gradient[static_cast<size_t>(id)]) continue;
+      below[i].push_back(graph.node_index(producer));
+    }
+  }
+  return below;
+}
+
 }  // namespace
+
+void SharedBytes::add(size_t node, bool flows_on) {
+  by_autograd_ = by_autograd_ || stash_.by_autograd[node];
+  if (!stash_.backward[node]) return;
+  left_ += stash_.owed[node];
+  all_waits_ = all_waits_ || !flows_on;
+}
+
+double SharedBytes::of(double stash_bytes, double moment) const {
+  if (by_autograd_) return 0;
+  return std::max(0.0, std::min(stash_bytes - left_, all_waits_ ? moment : stash_bytes));
+}
 
 Stash stash_of(const opdag::Graph& graph, job::Precision precision, const ValueBytes& bytes) {
   Stash stash;
@@ -106,7 +168,17 @@ Stash stash_of(const opdag::Graph& graph, job::Precision precision, const ValueB
   }
   stash.keepers = keepers_of(graph, stash.backward);
   stash.live = live_at(graph, stash.passing);
-  stash.gradients = gradients_at(graph, stash.backward, bytes);
+  const std::vector<bool> gradient = opdag::values_with_gradient(graph);
+  stash.gradients = gradients_at(graph, stash.backward, gradient, bytes);
+  stash.owed = owed_at(graph, gradient, stash.own, bytes);
+  stash.below = below_of(graph, gradient);
+  for (const opdag::Node& node : graph.nodes) {
+    const std::vector<opdag::ValueId> read = opdag::inputs_of(node);
+    stash.by_autograd.push_back(node.atomic_group != opdag::kNone ||
+                                std::any_of(read.begin(), read.end(), [&](const opdag::ValueId id) {
+                                  return graph.value(id).kind == opdag::ValueKind::kTensorList;
+                                }));
+  }
   return stash;
 }
 

@@ -26,7 +26,6 @@ pytestmark = [
 GPT = ["--layers", "8", "--width", "512", "--heads", "8", "--sequence", "256", "--batch", "4"]
 MICRO_BATCHES = 8
 GIB = 2**30
-LIBRARIES = GIB / 8  # workspaces of cuBLAS and cuDNN, what lies around them
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +138,8 @@ schedule = "{schedule}"
     return {"gpt": gpt, "dropout": lambda *args, **options: gpt(*args, dropout="0.1", **options), "resnet": resnet}
 
 
-# Plans fill a share of 0.9 of a card: with what allocators and libraries take besides, a stage must fit the whole.
+# What a plan says must hold what a stage takes, without the share of a card that plans leave alone: that is for the
+# context, and for what other models need.
 @needs_card
 @pytest.mark.parametrize("model, schedule, precision, recompute", [
     ("gpt", "gpipe", "fp32", "never"), ("gpt", "1f1b", "fp32", "never"), ("gpt", "zb-h1", "fp32", "never"),
@@ -157,7 +157,7 @@ def test_stages_fit_where_they_are_planned(cluster, jobs, model, schedule, preci
         peak = max(row["stages"][index]["peak_memory_bytes"] for row in rows)
         print(f"{name}, stage {index}: planned {stage['memory_bytes'] / GIB:.3f} GiB, reserved at most {peak / GIB:.3f}, "
               f"{peak / stage['memory_bytes']:.3f}")
-        assert 0.4 * stage["memory_bytes"] < peak < stage["memory_bytes"] / 0.9 + LIBRARIES
+        assert 0.4 * stage["memory_bytes"] < peak < stage["memory_bytes"]
 
 
 @needs_card

@@ -111,6 +111,7 @@ TEST(PlannerInputs, MemoryIsWhatAPeerTellsUnlessTheOperatorWroteIt) {
   EXPECT_EQ(peers[1].memory_bytes, 1000u);
   EXPECT_EQ(peers[1].free_memory_bytes, 400u);
   EXPECT_EQ(peers[2].memory_bytes, 5000u);
+  EXPECT_TRUE(peers[2].card && peers[3].card && !peers[0].card && !peers[1].card);
   EXPECT_EQ(peers[2].free_memory_bytes, 0u) << "unknown";
   EXPECT_EQ(peers[3].memory_bytes, 700u);
   EXPECT_EQ(peers[4].memory_bytes, 1000u) << "the host's";

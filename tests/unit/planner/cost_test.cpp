@@ -74,6 +74,94 @@ TEST(ValueBytes, AnExpandedDimensionIsSentOnce) {
   EXPECT_EQ(bytes.kept[static_cast<size_t>(wide)], 64 * 64);
 }
 
+// Where forwards run again, passes are not captured, and between the parts of a split backward only
+// what nodes with weights read, make and get back stays; all of it where no gradient flows on.
+TEST(EstimateStages, MicroBatchesThatAreRecomputedShareWhatASplitBackwardFrees) {
+  constexpr double kValue = 4 * 256 * 16;  // bytes of x and of each layer's result
+  constexpr double kWeight = 4 * 16 * 16, kLoss = 4;
+  const auto shared = [](const opdag::Graph& of, std::vector<int32_t> ends) {
+    const job::JobSpec spec = chain_spec(256);
+    if (ends.empty()) ends = {static_cast<int32_t>(opdag::cut_units(of).size())};
+    const auto partition = opdag::split_at(of, ends);
+    EXPECT_TRUE(partition.ok());
+    return estimate_stages(of, GraphCosts(of, spec.train.precision), spec, *partition)
+        ->shared_bytes;
+  };
+  const opdag::Graph graph = chain_graph(3, 256, 16);
+  const auto units = static_cast<int32_t>(opdag::cut_units(graph).size());
+  // A layer leaves its argument, its weight and its result's gradient; for a moment there are two
+  // gradients of both values.
+  const double layer = 2 * kValue + kWeight, moment = 4 * kValue;
+  const std::vector<double> two = shared(graph, {2, units});
+  EXPECT_EQ(two[0], 2 * kValue + moment - 2 * layer);
+  EXPECT_EQ(two[1], 2 * kValue + kLoss + moment - layer);
+  EXPECT_EQ(shared(graph, {}), (std::vector<double>{3 * kValue + kLoss + moment - 3 * layer}));
+
+  const auto net = [](bool cut, auto add) {
+    GraphBuilder b;
+    auto x = b.linear(b.input("x", {256, 16}), b.parameter("first", {16, 16}));
+    if (cut) x = b.linear(x, b.parameter("second", {16, 16}));
+    b.loss(b.mean(add(b, x)));
+    auto built = b.build();
+    EXPECT_TRUE(built.ok());
+    return std::move(built).value();
+  };
+  const auto by_view = net(false, [](GraphBuilder& b, opdag::ValueId x) {
+    const auto turned =
+        b.op("aten::t", {{"self", ValueArg{b.parameter("weight", {16, 16})}}}, {16, 16});
+    return b.op("aten::mm", {{"self", ValueArg{x}}, {"mat2", ValueArg{turned}}}, {256, 16});
+  });
+  EXPECT_EQ(shared(by_view, {}),
+            (std::vector<double>{2 * kValue + kLoss + moment + 2 * kWeight - 2 * layer - kWeight}))
+      << "mm reads a view of its weight, and makes its gradient";
+  // A weight that is computed is one, too.
+  const auto by_sum = net(true, [](GraphBuilder& b, opdag::ValueId x) {
+    const auto more =
+        b.op("aten::mul.Scalar",
+             {{"self", ValueArg{b.parameter("weight", {16, 16})}}, {"other", 2.0}}, {16, 16});
+    return b.op("aten::mm", {{"self", ValueArg{x}}, {"mat2", ValueArg{more}}}, {256, 16});
+  });
+  const auto plain = net(true, [](GraphBuilder& b, opdag::ValueId x) {
+    return b.op("aten::relu", {{"self", ValueArg{x}}}, {256, 16});
+  });
+  const auto of_last = [&](const opdag::Graph& of) {
+    return shared(of, {1, static_cast<int32_t>(opdag::cut_units(of).size())}).back();
+  };
+  EXPECT_LT(of_last(by_sum), of_last(plain) - 1.9 * kValue);
+}
+
+// Autograd makes and keeps gradients of all weights in the first part.
+TEST(EstimateStages, WhereAutogradRunsBackwardsNothingIsShared) {
+  opdag::Graph graph = chain_graph(4, 64, 16);
+  const job::JobSpec spec = chain_spec(64);
+  const auto units = static_cast<int32_t>(opdag::cut_units(graph).size());
+  const auto shared = [&] {
+    const auto partition = opdag::split_at(graph, {2, units});
+    return estimate_stages(graph, GraphCosts(graph, spec.train.precision), spec, *partition)
+        ->shared_bytes;
+  };
+  EXPECT_GT(shared()[1], 0);
+  graph.nodes.back().atomic_group = 1;
+  EXPECT_EQ(shared()[1], 0);
+  EXPECT_GT(shared()[0], 0);
+}
+
+TEST(MemoryOf, ARecomputedMicroBatchBesideOthersSharesWhatItMay) {
+  PipelineStage stage{0, 1, 1, 100, 50, 5, true};
+  stage.shared_bytes = 20;
+  const job::ScheduleOptions plain{job::PipelineSchedule::k1F1B, 8, 1};
+  job::ScheduleOptions split = plain;
+  split.kind = job::PipelineSchedule::kZbH1;
+  EXPECT_EQ(memory_of(stage, plain, 2, 3), 100 + 50 + 5 * (job::in_flight_of(plain, 2, 3) - 1));
+  const int32_t in_flight = job::in_flight_of(split, 2, 3),
+                recorded = job::recorded_of(split, 2, 3);
+  ASSERT_GT(recorded, 1);
+  EXPECT_EQ(memory_of(stage, split, 2, 3),
+            100 + 50 * recorded - 20 * (recorded - 1) + 5 * (in_flight - recorded));
+  stage.recompute = false;
+  EXPECT_EQ(memory_of(stage, split, 2, 3), 100 + 50 * in_flight);
+}
+
 TEST(EstimateStages, SendsHalfUnderBf16) {
   const opdag::Graph graph = chain_graph(4, 4, 16);
   job::JobSpec spec = chain_spec(16);
@@ -178,6 +266,8 @@ RC_GTEST_PROP(ChainProperty, AgreesWithTheStagesOfTheGraph, (uint64_t seed)) {
     RC_ASSERT(std::abs(chain.problem.chain.fixed_bytes[run] - costs->fixed_bytes[s]) < 1);
     RC_ASSERT(std::abs(chain.problem.chain.shard_bytes[run] - costs->shard_bytes[s]) < 1);
     RC_ASSERT(chain.problem.chain.stash_bytes[run] <= costs->stash_bytes[s] + 1);
+    RC_ASSERT(chain.problem.chain.shared_bytes[run] <= chain.problem.chain.stash_bytes[run]);
+    RC_ASSERT(chain.problem.chain.shared_bytes[run] <= costs->shared_bytes[s] + 1);
     begin = ends[s];
   }
   // Every live edge counts at each cut it crosses.

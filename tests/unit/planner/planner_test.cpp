@@ -140,6 +140,29 @@ TEST(Planner, TheProfileInTheJobsPrecisionChoosesThePeer) {
   EXPECT_GT(told->plan.stages[0].compute_s, 0);
 }
 
+TEST(Planner, LibrariesTakeMemoryOfACardWhateverTheStage) {
+  const opdag::Graph graph = chain_graph(8, 4, 64);
+  job::JobSpec spec = chain_spec(8);
+  spec.pipeline.stages = 1;
+  const auto on = [&](bool card, uint64_t memory) {
+    std::vector<PlannerPeer> peers = peers_of(1);
+    peers[0].card = card;
+    peers[0].memory_bytes = memory;
+    return plan_job(graph, spec, peers, {});
+  };
+  constexpr uint64_t kMebibyte = 1 << 20;
+  const auto host = on(false, 2048 * kMebibyte), card = on(true, 2048 * kMebibyte);
+  ASSERT_TRUE(host.ok() && card.ok());
+  EXPECT_EQ(card->plan.stages[0].memory_bytes,
+            host->plan.stages[0].memory_bytes + static_cast<int64_t>(kLibraryBytes));
+  EXPECT_LT(host->plan.stages[0].memory_bytes, 8 * static_cast<int64_t>(kMebibyte));
+  EXPECT_TRUE(on(false, 280 * kMebibyte).ok());
+  const auto small = on(true, 280 * kMebibyte);
+  ASSERT_FALSE(small.ok());
+  EXPECT_THAT(small.error().message, HasSubstr("too little memory for 1 stage"));
+  EXPECT_TRUE(on(true, 300 * kMebibyte).ok());
+}
+
 TEST(Planner, APeerWithoutAProfileCountsAsTheMiddleOneButIsNotTimed) {
   const opdag::Graph graph = chain_graph(8, 4, 64);
   job::JobSpec spec = chain_spec(8);

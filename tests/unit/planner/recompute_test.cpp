@@ -37,11 +37,14 @@ Problem heavy_problem(uint64_t seed, int32_t peers, int32_t units) {
   Problem problem = random_problem(seed, shape);
   Rng rng(seed);
   Chain& chain = problem.chain;
+  const double moment = between(rng, 0.01, 0.5);
   for (int32_t begin = 0; begin < units; ++begin) {
     const double given = between(rng, 0.01, 0.8);
     for (int32_t end = begin + 1; end <= units; ++end) {
       chain.input_bytes[chain.at(begin, end)] = given;
-      chain.stash_bytes[chain.at(begin, end)] = 6 * chain.stash_bytes[chain.at(begin, end)] + given;
+      chain.stash_bytes[chain.at(begin, end)] =
+          6 * chain.stash_bytes[chain.at(begin, end)] + given + moment;
+      chain.shared_bytes[chain.at(begin, end)] = moment;
     }
   }
   problem.recompute = job::Recompute::kAuto;
