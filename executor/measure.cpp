@@ -24,7 +24,7 @@ constexpr int kCopyRuns = 5;
 constexpr int kLeastCases = 3;  // of a family, and of a class: as many as it has coefficients
 constexpr int kShortChain = 4, kLongChain = 36;
 constexpr double kLeastShare = 0.2;  // of a case is its operators' time, whatever a pass takes
-constexpr double kLatest = 7;        // of the time given: a busy machine has all classes by then
+constexpr double kLatest = 15;       // of the time given: a busy machine has all classes by then
 
 uint64_t tensor_bytes(const opdag::Graph& graph) {
   uint64_t bytes = 0;
