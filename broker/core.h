@@ -86,6 +86,9 @@ class Core {
   void sweep(const std::vector<net::BlobFile>& files);
 
   const State& state() const { return state_; }
+  // What runs of others say of these; looks at all peers only where one of these has none of its
+  // own.
+  DeviceLessons lessons_for(const std::vector<const Peer*>& peers) const;
   Store& store() { return store_; }
   net::BlobStore& blobs() { return blobs_; }
   Probe& probe() { return probe_; }
@@ -103,7 +106,6 @@ class Core {
                               const std::vector<const Peer*>& idle);
   PlannerOptions planner_options();
   Result<Replanned> replan(const Job& job, const std::vector<const Peer*>& peers, double unproven);
-  DeviceLessons lessons_for(const std::vector<const Peer*>& peers) const;
   double bytes_to_fetch(const Job& job, const LoadedJob& known, const job::Plan& plan,
                         int32_t stage) const;
   void drain_pending();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "job/spec.h"
@@ -33,6 +34,11 @@ struct DeviceProfile {
   int64_t measured_ms = 0;   // when, Unix time by its daemon's clock; 0: an older daemon's
   MeasuredCosts fp32, bf16;  // bf16: with autocast, per byte of the fp32 export
 };
+
+// Whether a device has memory of its own; one that is not told counts as the host.
+inline bool is_card(std::string_view device) {
+  return !device.empty() && device != "cpu";
+}
 
 inline constexpr size_t kMaxProfileBytes = 64 * 1024;
 

@@ -49,8 +49,7 @@ Json Api::measured_json(const Peer& peer) const {
   Json json = peer_json(peer);
   json["profile"] = peer.profile ? job::profile_to_json(*peer.profile) : Json(nullptr);
   json["line"] = line_json(core_.links(), peer.id);
-  const double planned = planned_correction(
-      peer, DeviceLessons::asked_by(peer) ? DeviceLessons(core_.state().peers) : DeviceLessons());
+  const double planned = planned_correction(peer, core_.lessons_for({&peer}));
   json["correction"] = {
       {"factor", peer.correction.factor}, {"steps", peer.correction.steps}, {"planned", planned}};
   return json;

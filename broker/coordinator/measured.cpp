@@ -41,7 +41,7 @@ void rescale(double& factor, double faster) {
 // A daemon may not see its card's memory; the worker that measured the card has.
 uint64_t memory_bytes_of(const Peer& peer) {
   const Capabilities& c = peer.capabilities;
-  if (c.device.empty() || c.device == "cpu") return c.memory_bytes;
+  if (!job::is_card(c.device)) return c.memory_bytes;
   if (c.device_memory_bytes > 0) return c.device_memory_bytes;
   const bool measured = peer.profile && peer.profile->device == c.device;
   if (measured && peer.profile->memory_total_bytes > 0) return peer.profile->memory_total_bytes;

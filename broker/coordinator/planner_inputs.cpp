@@ -30,16 +30,13 @@ std::vector<PlannerPeer> planner_peers(const std::vector<const Peer*>& idle,
     if (const PlannerPeer* found = by_name.at(peer->name)) planned = *found;
     // What the operator wrote down counts more than what was measured, but for what a run that
     // drifted has shown.
-    if (planned.gflops <= 0 && peer->profile) {
-      planned.profile = peer->profile;
+    if (planned.gflops <= 0) planned.profile = peer->profile;
+    if (planned.profile || peer->slowness.factor > 0) {
       planned.correction = planned_correction(*peer, lessons);
-    } else if (peer->slowness.factor > 0) {
-      planned.correction = peer->slowness.factor;
     }
     planned.id = peer->id;
     planned.cores = peer->capabilities.cores;
-    const std::string& device = peer->capabilities.device;
-    planned.card = !device.empty() && device != "cpu";
+    planned.card = job::is_card(peer->capabilities.device);
     if (planned.memory_bytes == 0) {
       planned.memory_bytes = memory_bytes_of(*peer);
       planned.free_memory_bytes = peer->free_memory_bytes;

@@ -1,7 +1,7 @@
 // ProbePlan: which probes of a book come next. In order: directions that a plan depends on; every
 // peer against the landmarks, one after the other; pairs that may stand on one local network by
-// what their landmarks say; sites that may be close to each other, where their landmarks do not say
-// how close; two flows of a peer at once; what has become old.
+// what their landmarks say; two flows of a peer at once; sites that may be close to each other,
+// where their landmarks do not say how close; what has become old.
 //
 // For n peers that are about n (landmarks + neighbours + nearest) pairs and 2 n line tests,
 // whatever n. A peer takes part in one probe at a time, and so does a site, whose line is one.

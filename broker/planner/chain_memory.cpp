@@ -103,20 +103,18 @@ void ChainMemory::add_leaves(Chain& chain) const {
 
 // What nodes keep of their own, and what passes while they run.
 void ChainMemory::add_own(Chain& chain) const {
-  std::vector<double> own(static_cast<size_t>(chain.units), 0.0), live = own, gradients = own;
+  std::vector<double> own(static_cast<size_t>(chain.units), 0.0), live = own;
   for (size_t i = 0; i < stash.own.size(); ++i) {
     const auto run = static_cast<size_t>(run_of(i));
     own[run] += stash.own[i];
     live[run] = std::max(live[run], stash.live[i]);
-    gradients[run] = std::max(gradients[run], stash.gradients[i]);
   }
   for (int32_t begin = 0; begin < chain.units; ++begin) {
-    double sum = 0, most = 0, moment = 0;
+    double sum = 0, most = 0;
     for (int32_t end = begin + 1; end <= chain.units; ++end) {
       sum += own[static_cast<size_t>(end) - 1];
       most = std::max(most, live[static_cast<size_t>(end) - 1]);
-      moment = std::max(moment, gradients[static_cast<size_t>(end) - 1]);
-      chain.stash_bytes[chain.at(begin, end)] += sum + moment;
+      chain.stash_bytes[chain.at(begin, end)] += sum;
       chain.fixed_bytes[chain.at(begin, end)] += most;
     }
   }
@@ -171,8 +169,9 @@ void ChainMemory::drop_inputs_without_backward(Chain& chain) const {
   }
 }
 
-// After all that adds to the stash.
-void ChainMemory::add_shared(Chain& chain) const {
+// What a backward needs for a moment; and, now that this was the last of the stash, what of it
+// micro-batches that are recomputed share.
+void ChainMemory::add_moment(Chain& chain) const {
   // By node: the first run that a gradient flows on to from it.
   std::vector<int32_t> first(stash.backward.size());
   std::vector<std::vector<size_t>> nodes(static_cast<size_t>(chain.units));
@@ -194,6 +193,7 @@ void ChainMemory::add_shared(Chain& chain) const {
       for (const size_t node : nodes[last]) shared.add(node, first[node] < begin);
       moment = std::max(moment, gradients[last]);
       const size_t run = chain.at(begin, end);
+      chain.stash_bytes[run] += moment;
       chain.shared_bytes[run] = shared.of(chain.stash_bytes[run], moment);
     }
   }
@@ -204,7 +204,7 @@ void ChainMemory::fill(Chain& chain) const {
   add_own(chain);
   add_passing(chain);
   add_received(chain);
-  add_shared(chain);
+  add_moment(chain);
   drop_inputs_without_backward(chain);
 }
 

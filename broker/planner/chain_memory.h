@@ -52,7 +52,7 @@ struct ChainMemory {
   void add_own(Chain& chain) const;
   void add_passing(Chain& chain) const;
   void add_received(Chain& chain) const;
-  void add_shared(Chain& chain) const;
+  void add_moment(Chain& chain) const;
   void drop_inputs_without_backward(Chain& chain) const;
 };
 

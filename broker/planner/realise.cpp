@@ -102,23 +102,23 @@ Result<PlanInputs> make_inputs(const opdag::Graph& graph, const job::JobSpec& sp
 double room_of(const PlannerPeer& peer, const PlannerOptions& options) {
   if (peer.free_memory_bytes == 0) return room_if_free(peer, options);
   const double free = static_cast<double>(peer.free_memory_bytes) -
-                      options.free_reserve * static_cast<double>(peer.memory_bytes);
+                      options.free_reserve * static_cast<double>(peer.memory_bytes) -
+                      peer.library_bytes();
   return std::min(room_if_free(peer, options), std::max(0.0, free));
 }
 
 double room_if_free(const PlannerPeer& peer, const PlannerOptions& options) {
   if (peer.memory_bytes == 0) return std::numeric_limits<double>::infinity();
-  return options.memory_share * static_cast<double>(peer.memory_bytes);
+  const double share = options.memory_share * static_cast<double>(peer.memory_bytes);
+  return std::max(0.0, share - peer.library_bytes());
 }
 
 double room_of(const PlanInputs& in, int32_t peer) {
-  const PlannerPeer& of = in.peers[static_cast<size_t>(peer)];
-  return std::max(0.0, room_of(of, in.options) - of.library_bytes());
+  return room_of(in.peers[static_cast<size_t>(peer)], in.options);
 }
 
 double room_if_free(const PlanInputs& in, int32_t peer) {
-  const PlannerPeer& of = in.peers[static_cast<size_t>(peer)];
-  return std::max(0.0, room_if_free(of, in.options) - of.library_bytes());
+  return room_if_free(in.peers[static_cast<size_t>(peer)], in.options);
 }
 
 namespace {

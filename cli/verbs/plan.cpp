@@ -70,8 +70,7 @@ Result<broker::PlannerWorld> world_of_broker(const Globals& globals) {
     broker::PlannerPeer idle;
     idle.id = peer.value("id", "");
     idle.cores = peer.value("cores", 1u);
-    const std::string device = peer.value("device", "");
-    idle.card = !device.empty() && device != "cpu";
+    idle.card = job::is_card(peer.value("device", ""));
     idle.memory_bytes = peer.value("memory_bytes", uint64_t{0});
     const auto free = peer.find("free_memory_bytes");
     if (free != peer.end() && free->is_number_unsigned()) idle.free_memory_bytes = *free;

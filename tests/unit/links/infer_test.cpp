@@ -263,14 +263,15 @@ TEST(InferLinks, TheNearestAreThoseThatCanBeProbed) {
         std::find(sorted.begin(), sorted.end(), names.peers()[i].id) - sorted.begin());
     // In the middle, and slow, so that none of them becomes a landmark.
     behind_nat[i] = rank >= kSites - 9;
-    const double x = behind_nat[i] ? 50 + static_cast<double>(rank - (kSites - 9)) : 0;
-    SyntheticSite site{.x_ms = x, .height_ms = 4, .up_mbit_s = 10, .down_mbit_s = 20};
-    if (!behind_nat[i]) {
-      site.x_ms =
-          rank % 2 == 0 ? 2.0 * static_cast<double>(rank) : 100 - 2.0 * static_cast<double>(rank);
-      site.up_mbit_s = site.down_mbit_s = 500;
-    }
-    network.add_site(site, 1);
+    const auto x = static_cast<double>(rank);
+    const double rate = behind_nat[i] ? 10 : 500;
+    network.add_site({.x_ms = behind_nat[i]   ? 35 + x
+                              : rank % 2 == 0 ? 2 * x
+                                              : 100 - 2 * x,
+                      .height_ms = 4,
+                      .up_mbit_s = rate,
+                      .down_mbit_s = 2 * rate},
+                     1);
     network.peers().back().dialable = !behind_nat[i];
   }
   LinkBook book;
