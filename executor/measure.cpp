@@ -24,7 +24,8 @@ constexpr int kCopyRuns = 5;
 constexpr int kLeastCases = 3;  // of a family, and of a class: as many as it has coefficients
 constexpr int kShortChain = 4, kLongChain = 36;
 constexpr double kLeastShare = 0.2;  // of a case is its operators' time, whatever a pass takes
-constexpr double kLatest = 15;       // of the time given: a busy machine has all classes by then
+constexpr uint64_t kPartOfFree = 16, kMostCaseBytes = uint64_t{4} << 30;  // on a card
+constexpr double kLatest = 15;  // of the time given: a busy machine has all classes by then
 
 uint64_t tensor_bytes(const opdag::Graph& graph) {
   uint64_t bytes = 0;
@@ -69,17 +70,21 @@ Result<std::vector<MeasuredCase>> run_cases(job::Precision precision, const Meas
   std::vector<Progress> progress(families.size());
   std::vector<bool> done(families.size(), false);  // its least cases
   std::vector<MeasuredCase> cases;
+  // Without what loading kernels took, within bounds: attention on a card takes a second to load
+  // for each new shape, microseconds to run.
+  double loaded = 0;
+  const auto now = [&] { return budget_now(options) - std::min(loaded, seconds); };
   // until: a level that would take longer is not begun; patience: of its warm-up.
   const auto run_level = [&](size_t i, int level, double until, double patience) -> Status {
-    const double start = budget_now(options);
     // A level is about four times as much as the one before.
-    progress[i].over = level >= families[i].levels || start + 2 * progress[i].took > until;
+    progress[i].over = level >= families[i].levels || now() + 2 * progress[i].took > until;
     if (progress[i].over) return {};
     WEFT_TRY(const opdag::Graph graph, families[i].make(level));
     progress[i].over = true;
     // Three times: values, their gradients, and what the backward keeps.
     if (3 * tensor_bytes(graph) > options.max_case_bytes) return {};
     const std::string name = fmt::format("{} {}", families[i].name, level);
+    const double before = budget_now(options);
     auto measured = run_case(name, graph, families[i].op_class, precision, options, patience);
     if (!measured.ok()) {
       // One operator that a device cannot run says nothing about the others.
@@ -89,10 +94,11 @@ Result<std::vector<MeasuredCase>> run_cases(job::Precision precision, const Meas
       return {};
     }
     const MeasuredCase& one = cases.emplace_back(std::move(measured).value());
-    progress[i] = {false, budget_now(options) - start - one.loading_s};
+    progress[i] = {false, budget_now(options) - before - one.loading_s};
+    loaded += one.loading_s;
     return {};
   };
-  const double end = budget_now(options) + seconds, last = end + seconds;
+  const double end = now() + seconds, last = end + seconds;
   const double latest = end + kLatest * seconds;
   // First what fits need at least, of every family, and be it later than the end: a class that is
   // slow here, as convolution in bf16 on a processor that emulates it, takes no other's time. The
@@ -105,7 +111,7 @@ Result<std::vector<MeasuredCase>> run_cases(job::Precision precision, const Meas
   };
   const auto least = [&](size_t i, int level) -> Status {
     if (progress[i].over) return {};
-    const double left = latest - budget_now(options), usual = last - budget_now(options);
+    const double left = latest - now(), usual = last - now();
     return first_of_class(i)
                ? run_level(i, level, latest, left / static_cast<double>(job::kOpClasses))
                : run_level(i, level, last, usual / 4);
@@ -123,10 +129,10 @@ Result<std::vector<MeasuredCase>> run_cases(job::Precision precision, const Meas
     }
   }
   for (size_t i = 0; i < families.size(); ++i) {
-    const double now = budget_now(options);
-    const double family_end = now + (end - now) / static_cast<double>(families.size() - i);
+    const double begin = now();
+    const double family_end = begin + (end - begin) / static_cast<double>(families.size() - i);
     for (int level = kLeastCases; !progress[i].over; ++level) {
-      const double left = family_end - budget_now(options);
+      const double left = family_end - now();
       const int steps = std::clamp(families[i].levels - level, 1, 4);
       WEFT_TRY_STATUS(run_level(i, level, family_end, left / steps));
     }
@@ -169,14 +175,16 @@ job::MeasuredCosts fit_cases(const std::vector<MeasuredCase>& cases, const PassO
                           without(*one, one->backward_s, overhead.backward_s)});
     }
     const auto at = static_cast<size_t>(op_class);
-    const job::CostFit ahead = job::fit_costs(forward), back = job::fit_costs(backward);
+    const auto kind = job::is_product(op_class) ? job::CostKind::kProducts : job::CostKind::kAny;
+    const job::CostFit ahead = job::fit_costs(forward, kind), back = job::fit_costs(backward, kind);
     result.costs[at] = {ahead.cost, back.cost};
     result.errors[at] = {ahead.error, back.error, static_cast<int32_t>(members.size())};
   }
   return result;
 }
 
-Result<job::DeviceProfile> measure_device(const MeasureOptions& options) {
+Result<job::DeviceProfile> measure_device(const MeasureOptions& given) {
+  MeasureOptions options = given;
   const double start = budget_now(options);
   try {
     WEFT_TRY(const at::Device device, parse_device(options.device));
@@ -186,6 +194,11 @@ Result<job::DeviceProfile> measure_device(const MeasureOptions& options) {
     profile.threads = options.threads;
     WEFT_TRY(profile.memory_total_bytes, total_memory_bytes(options.device));
     WEFT_TRY(profile.memory_free_bytes, free_memory_bytes(options.device));
+    if (!device.is_cpu()) {
+      options.max_case_bytes =
+          std::max(options.max_case_bytes,
+                   std::min(profile.memory_free_bytes / kPartOfFree, kMostCaseBytes));
+    }
     measure_copies(device, profile);
     PassOverhead overhead;
     if (auto found = pass_overhead(job::Precision::kFp32, options); found.ok()) {

@@ -17,11 +17,13 @@ namespace weft::executor {
 struct MeasureOptions {
   std::string device = "cpu";
   int32_t threads = 1;
-  // For both precisions. Twice that where fits need it, several times on a machine that has much
-  // else to do; of the processor where one thread measures a CPU.
+  // For both precisions. Twice that where fits need it or a card loads kernels for long, several
+  // times on a machine that has much else to do; of the processor where one thread measures a CPU.
   double seconds = 8;
-  uint64_t max_case_bytes = uint64_t{256} << 20;  // of the tensors of a case
-  int least_runs = 3, most_runs = 15;             // of a case; their lower quartile counts
+  // Of the tensors of a case; on a card as much as a sixteenth of what it has free, up to 4 GiB:
+  // what is small there is decided by starting operators, not by FLOPs, and fits in its caches.
+  uint64_t max_case_bytes = uint64_t{256} << 20;
+  int least_runs = 3, most_runs = 15;  // of a case; their lower quartile counts
 };
 
 // One case: what its graph holds and how long a pass took.
@@ -40,7 +42,7 @@ struct PassOverhead {
 };
 
 // The lower quartile of the runs of one graph; kCancelled where a warm-up alone took longer than
-// patience_s.
+// patience_s (on a card without the first, which loads kernels).
 Result<MeasuredCase> run_case(const std::string& name, const opdag::Graph& graph,
                               job::OpClass op_class, job::Precision precision,
                               const MeasureOptions& options, double patience_s);

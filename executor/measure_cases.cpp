@@ -106,13 +106,13 @@ CaseFamily convolutions(std::string name, int64_t kernel) {
 }
 
 CaseFamily attention() {
-  return {"attention", OpClass::kAttention, 8, [](int level) {
-            // Sequences of 32 to 512, then more heads.
-            const int64_t sequence = int64_t{32} << std::min(level, 4);
-            const Sizes shape{int64_t{2} << std::max(level - 4, 0) * 2, 4, sequence, 64};
+  return {"attention", OpClass::kAttention, 6, [](int level) {
+            // Sequences of 32, 128 and 512, then four times the batch.
+            const int64_t sequence = int64_t{32} << 2 * std::min(level, 2);
+            const Sizes shape{int64_t{2} << std::max(level - 2, 0) * 2, 4, sequence, 64};
             Chain c;
             ValueId x = c.input(shape);
-            for (int i = 0; i < (level < 2 ? 4 : 2); ++i) {
+            for (int i = 0; i < (level == 0 ? 4 : 2); ++i) {
               const ValueId k = c.input(shape), v = c.input(shape);
               x = c.op("aten::scaled_dot_product_attention",
                        {{"query", ValueArg{x}},

@@ -15,13 +15,16 @@ constexpr size_t kTerms = 3;
 constexpr int kRounds = 20;
 constexpr double kHuber = 1.5;  // of the residuals' scale; 95 % efficient on normal noise
 constexpr double kLeastScale = 1e-6;
+constexpr double kLeastOfSeen = 0.5;  // a FLOP of a product costs, of the least it was seen to cost
 
 using Terms = std::array<double, kTerms>;
 
 // One sample divided by its seconds: terms . x = 1, all terms near one another by column scales.
+// x is least + extra, with no extra below zero.
 struct Row {
   Terms terms;
   double weight = 1;
+  double left = 1;  // 1 - terms . least
 };
 
 double dot(const Terms& a, const Terms& b) {
@@ -34,7 +37,7 @@ std::optional<Terms> solve(const std::vector<Row>& rows, unsigned active) {
   Terms right{};
   for (const Row& row : rows) {
     for (size_t i = 0; i < kTerms; ++i) {
-      right[i] += row.weight * row.terms[i];
+      right[i] += row.weight * row.left * row.terms[i];
       for (size_t j = 0; j < kTerms; ++j) matrix[i][j] += row.weight * row.terms[i] * row.terms[j];
     }
   }
@@ -65,9 +68,9 @@ std::optional<Terms> solve(const std::vector<Row>& rows, unsigned active) {
   return x;
 }
 
-double loss_of(const std::vector<Row>& rows, const Terms& x) {
+double loss_of(const std::vector<Row>& rows, const Terms& extra) {
   double loss = 0;
-  for (const Row& row : rows) loss += row.weight * std::pow(dot(row.terms, x) - 1, 2);
+  for (const Row& row : rows) loss += row.weight * std::pow(dot(row.terms, extra) - row.left, 2);
   return loss;
 }
 
@@ -75,7 +78,7 @@ double loss_of(const std::vector<Row>& rows, const Terms& x) {
 Terms solve_non_negative(const std::vector<Row>& rows) {
   Terms best{};
   double least = std::numeric_limits<double>::infinity();
-  for (unsigned active = 1; active < 1u << kTerms; ++active) {
+  for (unsigned active = 0; active < 1u << kTerms; ++active) {
     const auto x = solve(rows, active);
     if (!x || std::any_of(x->begin(), x->end(), [](double v) { return !(v >= 0); })) continue;
     const double loss = loss_of(rows, *x);
@@ -87,10 +90,17 @@ Terms solve_non_negative(const std::vector<Row>& rows) {
   return best;
 }
 
-std::vector<double> errors_of(const std::vector<Row>& rows, const Terms& x) {
+std::vector<double> errors_of(const std::vector<Row>& rows, const Terms& extra) {
   std::vector<double> errors;
-  for (const Row& row : rows) errors.push_back(std::abs(dot(row.terms, x) - 1));
+  for (const Row& row : rows) errors.push_back(std::abs(dot(row.terms, extra) - row.left));
   return errors;
+}
+
+// The column of FLOPs' for products.
+double least_per_flop(const std::vector<Row>& rows) {
+  double most = 0;  // per second
+  for (const Row& row : rows) most = std::max(most, row.terms[1]);
+  return most > 0 ? kLeastOfSeen / most : 0;
 }
 
 bool usable(const CostSample& sample) {
@@ -101,7 +111,7 @@ bool usable(const CostSample& sample) {
 
 }  // namespace
 
-CostFit fit_costs(const std::vector<CostSample>& samples) {
+CostFit fit_costs(const std::vector<CostSample>& samples, CostKind kind) {
   std::vector<Row> rows;
   for (const CostSample& s : samples) {
     if (!usable(s)) continue;
@@ -113,6 +123,9 @@ CostFit fit_costs(const std::vector<CostSample>& samples) {
     for (const Row& row : rows) scale[i] = std::max(scale[i], row.terms[i]);
     for (Row& row : rows) row.terms[i] = scale[i] > 0 ? row.terms[i] / scale[i] : 0;
   }
+  Terms least{};
+  if (kind == CostKind::kProducts) least[1] = least_per_flop(rows);
+  for (Row& row : rows) row.left = 1 - dot(row.terms, least);
   Terms x = solve_non_negative(rows);
   for (int round = 0; round < kRounds; ++round) {
     const std::vector<double> errors = errors_of(rows, x);
@@ -124,7 +137,9 @@ CostFit fit_costs(const std::vector<CostSample>& samples) {
   }
   CostFit fit;
   fit.error = median(errors_of(rows, x));
-  const auto coefficient = [&](size_t i) { return scale[i] > 0 ? x[i] / scale[i] : 0; };
+  const auto coefficient = [&](size_t i) {
+    return scale[i] > 0 ? (least[i] + x[i]) / scale[i] : 0;
+  };
   fit.cost = {coefficient(0), coefficient(1), coefficient(2)};
   return fit;
 }

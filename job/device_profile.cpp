@@ -118,9 +118,9 @@ Status costs_from_json(const json* classes, const std::string& what, MeasuredCos
   }
   for (size_t i = 0; i < kOpClasses; ++i) {
     if (measured.errors[i].samples > 0) continue;
-    const auto op_class = static_cast<OpClass>(i);
-    const bool product = op_class == OpClass::kConvolution || op_class == OpClass::kAttention;
-    measured.costs[i] = measured.costs[product ? static_cast<size_t>(OpClass::kMatrix) : common];
+    measured.costs[i] =
+        measured.costs[is_product(static_cast<OpClass>(i)) ? static_cast<size_t>(OpClass::kMatrix)
+                                                           : common];
   }
   return {};
 }

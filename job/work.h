@@ -27,6 +27,11 @@ enum class OpClass : uint8_t {
 };
 inline constexpr size_t kOpClasses = 9;
 std::string_view op_class_name(OpClass op_class);
+// Of classes that FLOPs decide once operators are large.
+constexpr bool is_product(OpClass op_class) {
+  return op_class == OpClass::kMatrix || op_class == OpClass::kConvolution ||
+         op_class == OpClass::kAttention;
+}
 OpClass op_class_of(const opdag::Node& node);
 
 struct ClassWork {

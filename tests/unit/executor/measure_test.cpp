@@ -67,7 +67,7 @@ TEST(Measure, ACaseThatTakesTooLongIsCancelled) {
 TEST(Measure, TheWholeIsBoundedInTimeAndFitsIntoItsJson) {
   MeasureOptions options = quick();
   options.seconds = 1;
-  options.max_case_bytes = uint64_t{16} << 20;
+  options.max_case_bytes = uint64_t{32} << 20;
   const double start = monotonic_seconds();
   const job::DeviceProfile profile = must(measure_device(options));
   EXPECT_LT(monotonic_seconds() - start, 30) << "a busy machine, but not for ever";
@@ -94,6 +94,22 @@ TEST(Measure, NoDeviceIsInventedAndFitsUseTheirOwnDirection) {
   EXPECT_NEAR(cost.forward.flop_s, 1e-11, 1e-13);
   EXPECT_NEAR(cost.backward.flop_s, 3e-11, 3e-13);
   EXPECT_EQ(fitted.errors[static_cast<size_t>(job::OpClass::kNorm)].samples, 0);
+}
+
+TEST(Measure, ProductsTooSmallToTellStillCostByTheFlop) {
+  for (size_t i = 0; i < job::kOpClasses; ++i) {
+    const auto op_class = static_cast<job::OpClass>(i);
+    std::vector<MeasuredCase> cases;
+    for (const double flops : {1e6, 1e7, 1e8, 1e9}) {
+      MeasuredCase& one = cases.emplace_back();
+      one.op_class = op_class;
+      one.work.of(op_class) = {1, flops, 2 * flops, 1e3, 1e3};
+      one.forward_s = one.backward_s = 1e-3;
+    }
+    const job::ClassCost cost = fit_cases(cases).costs[i];
+    EXPECT_EQ(cost.forward.flop_s > 0.4e-12, job::is_product(op_class)) << i;
+    EXPECT_EQ(cost.backward.flop_s > 0.2e-12, job::is_product(op_class)) << i;
+  }
 }
 
 TEST(Measure, WhatAPassTakesBesideItsOperatorsIsNoOperators) {
