@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kFirstRetryMs = 10000;
 constexpr int64_t kLookMs = 2000;  // while another daemon measures
 // In a file's name: another form of the profile, or other things measured, is another file.
-constexpr int kFormat = 2;
+constexpr int kFormat = 3;
 
 Result<job::DeviceProfile> read_profile(const std::string& text) {
   WEFT_TRY(const nlohmann::json json, job::parse_json(text, "the profile"));

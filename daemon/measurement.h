@@ -29,7 +29,7 @@ struct MeasurementOptions {
   std::string worker_program, jail;
   std::string device, device_name;  // name: of the card, or the processor
   int32_t threads = 1;
-  int64_t timeout_ms = 600000;  // of one worker: a minute at most of a processor others use too
+  int64_t timeout_ms = 600000;  // of one worker: minutes at most of a processor others use too
   int64_t retry_ms = 600000;    // after a failure at most; first 10 s, then four times as long
   int most_failures = 5;
 };

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 #include <map>
 
 #include "base/clock.h"
@@ -23,7 +25,9 @@ constexpr size_t kCopyBytes = size_t{64} << 20;
 constexpr int kCopyRuns = 5;
 constexpr int kLeastCases = 3;  // of a family, and of a class: as many as it has coefficients
 constexpr int kShortChain = 4, kLongChain = 36;
-constexpr double kLeastShare = 0.2;  // of a case is its operators' time, whatever a pass takes
+constexpr double kLeastShare = 0.2;    // of a case is its operators' time, whatever a pass takes
+constexpr double kLeastOfSeen = 0.75;  // a product costs of the least that it was seen to cost
+constexpr uint64_t kCaseBytes = uint64_t{256} << 20;
 constexpr uint64_t kPartOfFree = 16, kMostCaseBytes = uint64_t{4} << 30;  // on a card
 constexpr double kLatest = 15;  // of the time given: a busy machine has all classes by then
 
@@ -58,34 +62,83 @@ void measure_copies(at::Device device, job::DeviceProfile& profile) {
   profile.from_device_gbyte_s = 1e-9 * static_cast<double>(kCopyBytes) / typical(out);
 }
 
-}  // namespace
+// The cases of one precision, in a time that leaves out what loading kernels took, within bounds:
+// attention on a card takes a second to load for each new shape, microseconds to run.
+class Round {
+ public:
+  Round(job::Precision precision, const MeasureOptions& options, double seconds)
+      : precision_(precision), options_(options), seconds_(seconds), end_(now() + seconds) {}
 
-Result<std::vector<MeasuredCase>> run_cases(job::Precision precision, const MeasureOptions& options,
-                                            double seconds) {
+  // What fits need at least, of every family, and be it later than the end: a class that is slow
+  // here, as convolution in bf16 on a processor that emulates it, takes no other's time. The
+  // classes without which there is no profile go before all others.
+  Status run_least() {
+    std::vector<bool> done(families_.size(), false);
+    for (const job::OpClass needed : {job::OpClass::kMatrix, job::OpClass::kElementwise}) {
+      const auto found = std::find_if(families_.begin(), families_.end(),
+                                      [&](const auto& one) { return one.op_class == needed; });
+      const auto i = static_cast<size_t>(found - families_.begin());
+      for (int level = 0; level < kLeastCases; ++level) WEFT_TRY_STATUS(run_least(i, level));
+      done[i] = true;
+    }
+    for (int level = 0; level < kLeastCases; ++level) {
+      for (size_t i = 0; i < families_.size(); ++i) {
+        if (!done[i]) WEFT_TRY_STATUS(run_least(i, level));
+      }
+    }
+    return {};
+  }
+
+  // Larger ones, each family up to the size that its share of the time allows.
+  Status run_larger() {
+    for (size_t i = 0; i < families_.size(); ++i) {
+      const double begin = now();
+      const double until = begin + (end_ - begin) / static_cast<double>(families_.size() - i);
+      for (int level = kLeastCases; !progress_[i].over; ++level) {
+        const int steps = std::clamp(families_[i].levels - level, 1, 4);
+        WEFT_TRY_STATUS(run_level(i, level, until, (until - now()) / steps));
+      }
+    }
+    return {};
+  }
+
+  std::vector<MeasuredCase> take_cases() { return std::move(cases_); }
+
+ private:
   struct Progress {
     bool over = false;
     double took = 0;  // by the level before
   };
-  const std::vector<CaseFamily> families = measure_families();
-  std::vector<Progress> progress(families.size());
-  std::vector<bool> done(families.size(), false);  // its least cases
-  std::vector<MeasuredCase> cases;
-  // Without what loading kernels took, within bounds: attention on a card takes a second to load
-  // for each new shape, microseconds to run.
-  double loaded = 0;
-  const auto now = [&] { return budget_now(options) - std::min(loaded, seconds); };
+
+  double now() const { return budget_now(options_) - std::min(loaded_, seconds_); }
+
+  // The first family of a class may take longer than others, since nothing else tells of the class.
+  Status run_least(size_t i, int level) {
+    if (progress_[i].over) return {};
+    const bool first =
+        std::none_of(families_.begin(), families_.begin() + static_cast<std::ptrdiff_t>(i),
+                     [&](const CaseFamily& one) { return one.op_class == families_[i].op_class; });
+    const double last = end_ + seconds_, latest = end_ + kLatest * seconds_;
+    return first ? run_level(i, level, latest, (latest - now()) / job::kOpClasses)
+                 : run_level(i, level, last, (last - now()) / 4);
+  }
+
   // until: a level that would take longer is not begun; patience: of its warm-up.
-  const auto run_level = [&](size_t i, int level, double until, double patience) -> Status {
+  Status run_level(size_t i, int level, double until, double patience) {
     // A level is about four times as much as the one before.
-    progress[i].over = level >= families[i].levels || now() + 2 * progress[i].took > until;
-    if (progress[i].over) return {};
-    WEFT_TRY(const opdag::Graph graph, families[i].make(level));
-    progress[i].over = true;
+    Progress& progress = progress_[i];
+    progress.over = level >= families_[i].levels || now() + 2 * progress.took > until;
+    if (progress.over) return {};
+    WEFT_TRY(const opdag::Graph graph, families_[i].make(level));
+    progress.over = true;
     // Three times: values, their gradients, and what the backward keeps.
-    if (3 * tensor_bytes(graph) > options.max_case_bytes) return {};
-    const std::string name = fmt::format("{} {}", families[i].name, level);
-    const double before = budget_now(options);
-    auto measured = run_case(name, graph, families[i].op_class, precision, options, patience);
+    if (3 * tensor_bytes(graph) > options_.max_case_bytes.value_or(kCaseBytes)) return {};
+    const std::string name = fmt::format("{} {}", families_[i].name, level);
+    const double before = budget_now(options_);
+    double loading = 0;
+    auto measured =
+        run_case(name, graph, families_[i].op_class, precision_, options_, patience, loading);
+    loaded_ += loading;
     if (!measured.ok()) {
       // One operator that a device cannot run says nothing about the others.
       if (measured.error().code != Code::kCancelled) {
@@ -93,60 +146,52 @@ Result<std::vector<MeasuredCase>> run_cases(job::Precision precision, const Meas
       }
       return {};
     }
-    const MeasuredCase& one = cases.emplace_back(std::move(measured).value());
-    progress[i] = {false, budget_now(options) - before - one.loading_s};
-    loaded += one.loading_s;
+    cases_.push_back(std::move(measured).value());
+    progress = {false, budget_now(options_) - before - loading};
     return {};
-  };
-  const double end = now() + seconds, last = end + seconds;
-  const double latest = end + kLatest * seconds;
-  // First what fits need at least, of every family, and be it later than the end: a class that is
-  // slow here, as convolution in bf16 on a processor that emulates it, takes no other's time. The
-  // first family of a class may take longer than others, since nothing else tells of the class;
-  // and those of the classes without which there is no profile go before all others.
-  const auto first_of_class = [&](size_t i) {
-    return std::none_of(
-        families.begin(), families.begin() + static_cast<std::ptrdiff_t>(i),
-        [&](const CaseFamily& one) { return one.op_class == families[i].op_class; });
-  };
-  const auto least = [&](size_t i, int level) -> Status {
-    if (progress[i].over) return {};
-    const double left = latest - now(), usual = last - now();
-    return first_of_class(i)
-               ? run_level(i, level, latest, left / static_cast<double>(job::kOpClasses))
-               : run_level(i, level, last, usual / 4);
-  };
-  for (const job::OpClass needed : {job::OpClass::kMatrix, job::OpClass::kElementwise}) {
-    const auto found = std::find_if(families.begin(), families.end(),
-                                    [&](const CaseFamily& one) { return one.op_class == needed; });
-    const auto i = static_cast<size_t>(found - families.begin());
-    for (int level = 0; level < kLeastCases; ++level) WEFT_TRY_STATUS(least(i, level));
-    done[i] = true;
   }
-  for (int level = 0; level < kLeastCases; ++level) {
-    for (size_t i = 0; i < families.size(); ++i) {
-      if (!done[i]) WEFT_TRY_STATUS(least(i, level));
-    }
+
+  const job::Precision precision_;
+  const MeasureOptions& options_;
+  const double seconds_;
+  const std::vector<CaseFamily> families_ = measure_families();
+  std::vector<Progress> progress_{families_.size()};
+  std::vector<MeasuredCase> cases_;
+  double loaded_ = 0;
+  const double end_;
+};
+
+// Few samples are so large that FLOPs decide them on a fast card, or none beside another process: a
+// fit alone would promise large products for next to nothing. So one costs at least this much a
+// FLOP, whatever a pass takes beside its operators.
+double least_flop_s(const std::vector<const MeasuredCase*>& cases, bool backward) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const MeasuredCase* one : cases) {
+    const job::ClassWork work = one->work.total();
+    const double flops = backward ? work.flops_backward : work.flops_forward;
+    if (flops > 0) least = std::min(least, (backward ? one->backward_s : one->forward_s) / flops);
   }
-  for (size_t i = 0; i < families.size(); ++i) {
-    const double begin = now();
-    const double family_end = begin + (end - begin) / static_cast<double>(families.size() - i);
-    for (int level = kLeastCases; !progress[i].over; ++level) {
-      const double left = family_end - now();
-      const int steps = std::clamp(families[i].levels - level, 1, 4);
-      WEFT_TRY_STATUS(run_level(i, level, family_end, left / steps));
-    }
-  }
-  return cases;
+  return std::isfinite(least) ? kLeastOfSeen * least : 0;
+}
+
+}  // namespace
+
+Result<std::vector<MeasuredCase>> run_cases(job::Precision precision, const MeasureOptions& options,
+                                            double seconds) {
+  Round round(precision, options, seconds);
+  WEFT_TRY_STATUS(round.run_least());
+  WEFT_TRY_STATUS(round.run_larger());
+  return round.take_cases();
 }
 
 Result<PassOverhead> pass_overhead(job::Precision precision, const MeasureOptions& options) {
   std::array<MeasuredCase, 2> chains;
+  double loading = 0;
   if (options.device == "cpu") return PassOverhead{};
   for (size_t i = 0; i < 2; ++i) {
     WEFT_TRY(const opdag::Graph graph, empty_chain(i == 0 ? kShortChain : kLongChain));
     WEFT_TRY(chains[i], run_case("an empty chain", graph, job::OpClass::kElementwise, precision,
-                                 options, options.seconds / 4));
+                                 options, options.seconds / 4, loading));
   }
   if (!chains[0].captured || !chains[1].captured) return PassOverhead{};
   const auto beside = [](double few, double many) {
@@ -175,8 +220,9 @@ job::MeasuredCosts fit_cases(const std::vector<MeasuredCase>& cases, const PassO
                           without(*one, one->backward_s, overhead.backward_s)});
     }
     const auto at = static_cast<size_t>(op_class);
-    const auto kind = job::is_product(op_class) ? job::CostKind::kProducts : job::CostKind::kAny;
-    const job::CostFit ahead = job::fit_costs(forward, kind), back = job::fit_costs(backward, kind);
+    const bool product = job::is_product(op_class);
+    const job::CostFit ahead = job::fit_costs(forward, product ? least_flop_s(members, false) : 0);
+    const job::CostFit back = job::fit_costs(backward, product ? least_flop_s(members, true) : 0);
     result.costs[at] = {ahead.cost, back.cost};
     result.errors[at] = {ahead.error, back.error, static_cast<int32_t>(members.size())};
   }
@@ -194,10 +240,9 @@ Result<job::DeviceProfile> measure_device(const MeasureOptions& given) {
     profile.threads = options.threads;
     WEFT_TRY(profile.memory_total_bytes, total_memory_bytes(options.device));
     WEFT_TRY(profile.memory_free_bytes, free_memory_bytes(options.device));
-    if (!device.is_cpu()) {
+    if (!device.is_cpu() && !options.max_case_bytes) {
       options.max_case_bytes =
-          std::max(options.max_case_bytes,
-                   std::min(profile.memory_free_bytes / kPartOfFree, kMostCaseBytes));
+          std::clamp(profile.memory_free_bytes / kPartOfFree, kCaseBytes, kMostCaseBytes);
     }
     measure_copies(device, profile);
     PassOverhead overhead;

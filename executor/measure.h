@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,12 +18,14 @@ namespace weft::executor {
 struct MeasureOptions {
   std::string device = "cpu";
   int32_t threads = 1;
-  // For both precisions. Twice that where fits need it or a card loads kernels for long, several
-  // times on a machine that has much else to do; of the processor where one thread measures a CPU.
+  // For both precisions. Twice that where fits need it, once more where a card loads kernels for
+  // long, many times on a machine that has much else to do; of the processor where one thread
+  // measures a CPU.
   double seconds = 8;
-  // Of the tensors of a case; on a card as much as a sixteenth of what it has free, up to 4 GiB:
-  // what is small there is decided by starting operators, not by FLOPs, and fits in its caches.
-  uint64_t max_case_bytes = uint64_t{256} << 20;
+  // What a case may need. None given: 256 MiB; on a card a sixteenth of what it has free where that
+  // is more, up to 4 GiB: what is small there is decided by starting operators, not by FLOPs, and
+  // fits in its caches.
+  std::optional<uint64_t> max_case_bytes;
   int least_runs = 3, most_runs = 15;  // of a case; their lower quartile counts
 };
 
@@ -32,7 +35,6 @@ struct MeasuredCase {
   job::OpClass op_class = job::OpClass::kElementwise;
   job::Work work;
   double forward_s = 0, backward_s = 0;
-  double loading_s = 0;   // the first run on a card took longer: it loads kernels
   bool captured = false;  // ran as device graphs
 };
 
@@ -42,10 +44,11 @@ struct PassOverhead {
 };
 
 // The lower quartile of the runs of one graph; kCancelled where a warm-up alone took longer than
-// patience_s (on a card without the first, which loads kernels).
+// patience_s. On a card the first run is no part of that: loading_s is what it took to load
+// kernels, known after errors too.
 Result<MeasuredCase> run_case(const std::string& name, const opdag::Graph& graph,
                               job::OpClass op_class, job::Precision precision,
-                              const MeasureOptions& options, double patience_s);
+                              const MeasureOptions& options, double patience_s, double& loading_s);
 
 // Every family up to the size that its share of the time allows.
 Result<std::vector<MeasuredCase>> run_cases(job::Precision precision, const MeasureOptions& options,

@@ -88,7 +88,7 @@ CaseFamily batched_products() {
 // As in residual networks: the more channels, the smaller the picture; levels in groups of three
 // shapes, then four times the batch.
 CaseFamily convolutions(std::string name, int64_t kernel) {
-  return {std::move(name), OpClass::kConvolution, 12, [kernel](int level) {
+  return {std::move(name), OpClass::kConvolution, 18, [kernel](int level) {
             const int64_t shape = level % 3, batch = int64_t{1} << (2 * (level / 3));
             const int64_t channels = int64_t{32} << shape, side = int64_t{32} >> shape;
             Chain c;
@@ -106,10 +106,10 @@ CaseFamily convolutions(std::string name, int64_t kernel) {
 }
 
 CaseFamily attention() {
-  return {"attention", OpClass::kAttention, 6, [](int level) {
-            // Sequences of 32, 128 and 512, then four times the batch.
-            const int64_t sequence = int64_t{32} << 2 * std::min(level, 2);
-            const Sizes shape{int64_t{2} << std::max(level - 2, 0) * 2, 4, sequence, 64};
+  return {"attention", OpClass::kAttention, 7, [](int level) {
+            // Sequences of 32, 128, 256 and 512, then four times the batch.
+            const int64_t sequence = level == 0 ? 32 : int64_t{64} << std::min(level, 3);
+            const Sizes shape{int64_t{2} << std::max(level - 3, 0) * 2, 4, sequence, 64};
             Chain c;
             ValueId x = c.input(shape);
             for (int i = 0; i < (level == 0 ? 4 : 2); ++i) {

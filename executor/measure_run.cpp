@@ -160,7 +160,8 @@ void finish(at::Device device) {
 
 Result<MeasuredCase> run_case(const std::string& name, const opdag::Graph& graph,
                               job::OpClass op_class, job::Precision precision,
-                              const MeasureOptions& options, double patience_s) {
+                              const MeasureOptions& options, double patience_s, double& loading_s) {
+  loading_s = 0;
   try {
     WEFT_TRY(const at::Device device, parse_device(options.device));
     WEFT_TRY(const auto run, CaseRun::make(graph, device, precision, options.threads));
@@ -174,8 +175,8 @@ Result<MeasuredCase> run_case(const std::string& name, const opdag::Graph& graph
     for (int i = 0; i < warm_ups; ++i) {
       WEFT_TRY_STATUS(run->once());
       if (i == 0 && !device.is_cpu()) {
-        result.loading_s = budget_now(options) - start;
-        start += result.loading_s;
+        loading_s = budget_now(options) - start;
+        start += loading_s;
         continue;
       }
       if (budget_now(options) - start > patience_s) {
@@ -192,7 +193,7 @@ Result<MeasuredCase> run_case(const std::string& name, const opdag::Graph& graph
     result.captured = run->captured();
     result.forward_s = typical(forward);
     result.backward_s = typical(backward);
-    result.loading_s = std::max(result.loading_s - result.forward_s - result.backward_s, 0.0);
+    loading_s = std::max(loading_s - result.forward_s - result.backward_s, 0.0);
     return result;
   } catch (const std::exception& error) {
     return make_error(Code::kInternal, fmt::format("{}: {}", name, exception_text(error)));

@@ -15,7 +15,6 @@ constexpr size_t kTerms = 3;
 constexpr int kRounds = 20;
 constexpr double kHuber = 1.5;  // of the residuals' scale; 95 % efficient on normal noise
 constexpr double kLeastScale = 1e-6;
-constexpr double kLeastOfSeen = 0.5;  // a FLOP of a product costs, of the least it was seen to cost
 
 using Terms = std::array<double, kTerms>;
 
@@ -96,13 +95,6 @@ std::vector<double> errors_of(const std::vector<Row>& rows, const Terms& extra) 
   return errors;
 }
 
-// The column of FLOPs' for products.
-double least_per_flop(const std::vector<Row>& rows) {
-  double most = 0;  // per second
-  for (const Row& row : rows) most = std::max(most, row.terms[1]);
-  return most > 0 ? kLeastOfSeen / most : 0;
-}
-
 bool usable(const CostSample& sample) {
   const auto fine = [](double value) { return std::isfinite(value) && value >= 0; };
   return fine(sample.operators) && fine(sample.flops) && fine(sample.bytes) &&
@@ -111,7 +103,7 @@ bool usable(const CostSample& sample) {
 
 }  // namespace
 
-CostFit fit_costs(const std::vector<CostSample>& samples, CostKind kind) {
+CostFit fit_costs(const std::vector<CostSample>& samples, double least_flop_s) {
   std::vector<Row> rows;
   for (const CostSample& s : samples) {
     if (!usable(s)) continue;
@@ -123,8 +115,7 @@ CostFit fit_costs(const std::vector<CostSample>& samples, CostKind kind) {
     for (const Row& row : rows) scale[i] = std::max(scale[i], row.terms[i]);
     for (Row& row : rows) row.terms[i] = scale[i] > 0 ? row.terms[i] / scale[i] : 0;
   }
-  Terms least{};
-  if (kind == CostKind::kProducts) least[1] = least_per_flop(rows);
+  const Terms least{0, least_flop_s * scale[1], 0};
   for (Row& row : rows) row.left = 1 - dot(row.terms, least);
   Terms x = solve_non_negative(rows);
   for (int round = 0; round < kRounds; ++round) {

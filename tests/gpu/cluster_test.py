@@ -36,11 +36,10 @@ def cluster(tmp_path_factory):
     harness.tiny_tokens(folder, 100000)
     with harness.Cluster(folder, measure=True, probe=True) as running:
         running.start_peer("first", device=CARDS[0])
-        running.wait_idle(1)
-        measured(running, "first")  # by turns, where they share a card
-        running.start_peer("second", device=CARDS[-1])
+        running.start_peer("second", device=CARDS[-1])  # measures at the same time, where they share a card too
         running.wait_idle(2)
-        measured(running, "second")
+        for name in ("first", "second"):
+            measured(running, name)
         harness.wait_for("both ways between the two", lambda: sum(
             link["measured"] for link in running.weft_json("link", "list")["links"]) == 2, 120, 1)
         yield running
@@ -68,7 +67,7 @@ def test_daemons_tell_their_card(cluster):
         assert facts["free_memory_bytes"] == pytest.approx(free, abs=4 * GIB)
         assert facts["profile"]["device"] == device
         for precision in ("fp32", "bf16"):
-            # Both measure at once, where they share a card: what waits for its turn takes time by the FLOP all the same.
+            # What waited for its turn on a card that both measured takes time by the FLOP all the same.
             for product in ("matrix", "convolution", "attention"):
                 for way in ("forward", "backward"):
                     assert (facts["profile"][precision][product][way]["gflops"] or 0) > 100, facts["profile"]

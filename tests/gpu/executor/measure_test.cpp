@@ -25,7 +25,7 @@ TEST_F(GpuMeasure, TheCardHasAProfile) {
   const job::DeviceProfile profile = must(measure_device(options_));
   const double took = monotonic_seconds() - start;
   fmt::print("card profile: {}\n", job::profile_to_json(profile).dump());
-  EXPECT_LT(took, 30);
+  EXPECT_LT(took, 60);
   EXPECT_GT(profile.memory_free_bytes, uint64_t{1} << 30);
   EXPECT_LE(profile.memory_free_bytes, profile.memory_total_bytes);
   EXPECT_GT(profile.to_device_gbyte_s, 0.5);
@@ -46,10 +46,10 @@ TEST_F(GpuMeasure, TheCardHasAProfile) {
 // A timing that does not wait would be the same for any size.
 TEST_F(GpuMeasure, LargerProductsTakeLonger) {
   const CaseFamily family = measure_families().front();
-  options_.max_case_bytes = uint64_t{1} << 30;
+  double loading = 0;
   const auto time = [&](int level) {
     return must(run_case(family.name, must(family.make(level)), family.op_class,
-                         job::Precision::kFp32, options_, 10));
+                         job::Precision::kFp32, options_, 10, loading));
   };
   const MeasuredCase small = time(3), large = time(7);
   EXPECT_GT(large.forward_s, 3 * small.forward_s);
