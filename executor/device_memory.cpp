@@ -9,6 +9,7 @@
 #include "base/os/own_process.h"
 #include "base/os/process.h"
 #include "executor/convert.h"
+#include "job/device_profile.h"
 
 // After the others: the allocator of whatever accelerator is there.
 #include <ATen/DeviceAccelerator.h>
@@ -18,7 +19,7 @@ namespace weft::executor {
 namespace {
 
 std::optional<at::Device> card_of(const std::string& device) {
-  if (device.empty() || device == "cpu") return std::nullopt;
+  if (!job::is_card(device)) return std::nullopt;
   const c10::Device card(device);
   if (card.is_cpu()) return std::nullopt;
   return at::Device(card.type(), card.has_index() ? card.index() : c10::DeviceIndex{0});

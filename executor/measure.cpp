@@ -161,17 +161,24 @@ class Round {
   const double end_;
 };
 
-// Few samples are so large that FLOPs decide them on a fast card, or none beside another process: a
-// fit alone would promise large products for next to nothing. So one costs at least this much a
-// FLOP, whatever a pass takes beside its operators.
-double least_flop_s(const std::vector<const MeasuredCase*>& cases, bool backward) {
-  double least = std::numeric_limits<double>::infinity();
+// Of one direction of a class. Few samples are so large that FLOPs decide them on a fast card, or
+// none beside another process: a fit alone would promise large products for next to nothing. So one
+// costs a part of the least it was seen to cost a FLOP, whatever a pass takes beside its operators.
+job::CostFit fit_direction(const std::vector<const MeasuredCase*>& cases, double beside,
+                           bool backward) {
+  std::vector<job::CostSample> samples;
+  double least_flop_s = std::numeric_limits<double>::infinity();
   for (const MeasuredCase* one : cases) {
     const job::ClassWork work = one->work.total();
     const double flops = backward ? work.flops_backward : work.flops_forward;
-    if (flops > 0) least = std::min(least, (backward ? one->backward_s : one->forward_s) / flops);
+    const double seconds = backward ? one->backward_s : one->forward_s;
+    samples.push_back(
+        {work.operators, flops, backward ? work.bytes_backward : work.bytes_forward,
+         one->captured ? std::max(seconds - beside, kLeastShare * seconds) : seconds});
+    if (flops > 0) least_flop_s = std::min(least_flop_s, kLeastOfSeen * seconds / flops);
   }
-  return std::isfinite(least) ? kLeastOfSeen * least : 0;
+  const bool bound = job::is_product(cases.front()->op_class) && std::isfinite(least_flop_s);
+  return job::fit_costs(samples, bound ? least_flop_s : 0);
 }
 
 }  // namespace
@@ -203,26 +210,14 @@ Result<PassOverhead> pass_overhead(job::Precision precision, const MeasureOption
 }
 
 job::MeasuredCosts fit_cases(const std::vector<MeasuredCase>& cases, const PassOverhead& overhead) {
-  const auto without = [](const MeasuredCase& one, double seconds, double beside) {
-    return one.captured ? std::max(seconds - beside, kLeastShare * seconds) : seconds;
-  };
   std::map<job::OpClass, std::vector<const MeasuredCase*>> by_class;
   for (const MeasuredCase& one : cases) by_class[one.op_class].push_back(&one);
   job::MeasuredCosts result;
   for (const auto& [op_class, members] : by_class) {
     if (members.size() < static_cast<size_t>(kLeastCases)) continue;  // anything would fit them
-    std::vector<job::CostSample> forward, backward;
-    for (const MeasuredCase* one : members) {
-      const job::ClassWork total = one->work.total();
-      forward.push_back({total.operators, total.flops_forward, total.bytes_forward,
-                         without(*one, one->forward_s, overhead.forward_s)});
-      backward.push_back({total.operators, total.flops_backward, total.bytes_backward,
-                          without(*one, one->backward_s, overhead.backward_s)});
-    }
     const auto at = static_cast<size_t>(op_class);
-    const bool product = job::is_product(op_class);
-    const job::CostFit ahead = job::fit_costs(forward, product ? least_flop_s(members, false) : 0);
-    const job::CostFit back = job::fit_costs(backward, product ? least_flop_s(members, true) : 0);
+    const job::CostFit ahead = fit_direction(members, overhead.forward_s, false);
+    const job::CostFit back = fit_direction(members, overhead.backward_s, true);
     result.costs[at] = {ahead.cost, back.cost};
     result.errors[at] = {ahead.error, back.error, static_cast<int32_t>(members.size())};
   }

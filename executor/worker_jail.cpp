@@ -4,6 +4,7 @@
 
 #include "base/os/own_process.h"
 #include "base/os/process.h"
+#include "job/device_profile.h"
 
 namespace weft::executor {
 namespace {
@@ -28,7 +29,7 @@ Status enter(os::JailMode mode, const std::vector<os::Path>& read,
   append(policy.read, read);
   append(policy.write, write);
   // Drivers of a GPU reserve address space as they please.
-  if (device.empty() || device == "cpu") policy.max_data_bytes = os::total_memory_bytes();
+  if (!job::is_card(device)) policy.max_data_bytes = os::total_memory_bytes();
   return os::enter_jail(mode, policy);
 }
 
